@@ -1,0 +1,97 @@
+"""A VM as its host tells it: the record (what was intended) and the observation (what is)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from model.base import Lenient
+from model.fence import Fence
+from model.process import ProcessRecord
+from model.vm import LastExit, PowerState
+
+
+class CreateProgress(Lenient):
+    """How far the create of one pass has come. Another pass starts at the beginning again (L-C1)."""
+
+    pass_number: int
+    image: bool = False
+    disk: bool = False
+    seed: bool = False
+    booted: bool = False
+
+
+class Record(Lenient):
+    """What the host's record of a VM says.
+
+    `boot_id` is the sole witness that a create completed (L-C1): the host's boot id when the VM last ran or was last
+    recorded as stopped. `stop_intended` is durable before a guest is asked to stop. `restart_of` names the process that
+    a restart replaces (L-V7). `applied_…` are the last applied generations.
+    """
+
+    input_digest: str
+    boot_id: str | None = None
+    create: CreateProgress | None = None
+    stop_intended: bool = False
+    quarantined_at: datetime | None = None
+    restart_of: ProcessRecord | None = None
+    applied_generation: int = 0
+    applied_spec_generation: int = 0
+    applied_restart_generation: int = 0
+    applied_rebuild_generation: int = 0
+    disk_bytes: int | None = None
+    seed_digest: str | None = None
+    destroyed: tuple[str, ...] = ()
+
+
+class Observed(Lenient):
+    """What the host sees of a VM right now.
+
+    `power_state` is None when nobody can tell. `process` is the guest's live process. `guest_ended` says that the guest
+    itself is over although its process may still be readable. `network` and `seed` say that they are as wanted.
+    `nothing` means that a search found no record, process, tap, lease or disk of this id (L-R6).
+    """
+
+    boot_id: str
+    power_state: PowerState | None
+    process: ProcessRecord | None = None
+    guest_ended: str | None = None
+    paused_by_hypervisor: str | None = None
+    disk_bytes: int | None = None
+    network: bool = False
+    nothing: bool = False
+    address: str | None = None
+    ssh_host_key: str | None = None
+    last_exit: LastExit | None = None
+    restart_count: int = 0
+    revision: int = 0
+    seen_at: datetime
+
+
+class View(Lenient):
+    """The answer of every host step: what is there after it.
+
+    `waiting` is the text of L-G10 when the step could not begin and keeps its place on the host. `unreadable` is the
+    reason of L-G8.
+    """
+
+    record: Record | None
+    observed: Observed
+    waiting: str | None = None
+    unreadable: str | None = None
+
+
+class HostOrder(Lenient):
+    """The argument of every host step; sealed on its way (S-3). The fence says which order wins."""
+
+    vm_id: str
+    fence: Fence
+    min_worker_version: str | None
+    input_digest: str
+    power_state: PowerState
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+    disk_gib: int | None
+    stop_timeout_seconds: int
+    project: str = "default"

@@ -1,0 +1,72 @@
+"""What a host tells the API, every ten seconds and at once on change (H-S6, H-S11)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from model.base import Lenient
+from model.record import Observed
+
+
+class HypervisorReport(Lenient):
+    """Whether one hypervisor can run on the host, and why not."""
+
+    name: str
+    available: bool
+    why: str
+    accelerator: str | None = None
+    version: str | None = None
+
+
+class Capacity(Lenient):
+    """The machine's room. None means that the probe failed: unknown, never 0 or full (H-S7)."""
+
+    cpu_millicores_total: int | None = None
+    cpu_millicores_committed: int | None = None
+    memory_mib_total: int | None = None
+    memory_mib_available: int | None = None
+    storage_bytes_total: int | None = None
+    storage_bytes_free: int | None = None
+    storage_bytes_promised: int | None = None
+
+
+class VmReport(Lenient):
+    """One VM as its host last saw it. `look` asks for a pass: what was seen differs from the record, or a turn came.
+
+    `guest_stopped_itself` is set when the guest ended by its own power-off while nobody had asked for a stop.
+    """
+
+    vm_id: str
+    observed: Observed
+    completed: bool = False
+    quarantined_at: datetime | None = None
+    unreadable: str | None = None
+    look: bool = False
+    guest_stopped_itself: bool = False
+
+
+class HostReport(Lenient):
+    """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`."""
+
+    number: int
+    instance_id: str
+    machine_id: str
+    boot_id: str
+    worker_version: str
+    clock: datetime
+    whole: bool
+    activity_names: tuple[str, ...] = ()
+    capacity: Capacity = Capacity()
+    hypervisors: tuple[HypervisorReport, ...] = ()
+    vms: tuple[VmReport, ...] = ()
+    unmanaged: int = 0
+    emulated: bool = False
+
+
+class ReportAnswer(Lenient):
+    """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor."""
+
+    acknowledged: int
+    want_whole: bool
+    epoch: int
+    min_worker_version: str | None = None

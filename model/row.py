@@ -1,0 +1,72 @@
+"""A VM's row as a pass sees it: ids, numbers and fixed words, no text of anybody (S-8)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from model.base import Lenient
+from model.vm import Phase, PowerState, Quarantine
+
+
+class Desired(Lenient):
+    """What the user asked for."""
+
+    power_state: PowerState
+    deleted: bool
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+    input_digest: str
+    disk_gib: int | None
+    stop_timeout_seconds: int
+
+
+class Status(Lenient):
+    """What passes have written.
+
+    `failures` counts failed steps in a row, for the pauses between them; `retry_at` is the end of the present pause.
+    `resting` means that creating is over until something it is given changes or a user asks for retry (L-C4, L-C6).
+    """
+
+    phase: Phase
+    pass_number: int
+    attempt_pass: int | None = None
+    create_attempts: int = 0
+    refunds: int = 0
+    failures: int = 0
+    retry_at: datetime | None = None
+    resting: bool = False
+    observed_generation: int = 0
+    first_ready_at: datetime | None = None
+    destroying: bool = False
+    held: bool = False
+    quarantine: Quarantine | None = None
+
+
+class HostState(Lenient):
+    """What a pass must know of the VM's host to send it work."""
+
+    host_id: str
+    instance_id: str | None
+    status: str
+    silent: bool
+    activity_names: tuple[str, ...] = ()
+
+
+class Row(Lenient):
+    """One consistent read of a VM's row. `now` is Postgres' clock; `owner` says whether the asking pass still owns it."""
+
+    vm_id: str
+    project: str
+    fleet_id: str
+    epoch: int
+    min_worker_version: str | None = None
+    max_create_attempts: int = 5
+    frozen: bool = False
+    host: HostState
+    desired: Desired
+    status: Status
+    wake: int
+    now: datetime
+    owner: bool = True

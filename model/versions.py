@@ -1,0 +1,25 @@
+"""Compare releases of Hostler as versions: 1.10 is after 1.9 (H-S5)."""
+
+from __future__ import annotations
+
+import re
+
+VERSION = "0.1.0.dev0"
+_NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
+
+
+def parse_version(text: str | None) -> tuple[int, int, int] | None:
+    """Return (major, minor, patch), or None for what is unset, `dev` or no release."""
+    match = _NUMBERS.match(text or "")
+    if not match or "dev" in (text or ""):
+        return None
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def is_below(worker: str | None, floor: str | None) -> bool:
+    """Say whether a worker's version lies below the fleet's floor. Unset and dev are below every floor."""
+    wanted = parse_version(floor)
+    if wanted is None:
+        return False
+    found = parse_version(worker)
+    return found is None or found < wanted
