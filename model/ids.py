@@ -19,9 +19,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 def check_label(value: str) -> str:
     """Return `value` if it is 1 to 63 of [a-z0-9-], first and last alphanumeric; raise ValueError otherwise."""
     if not _LABEL.fullmatch(value):
-        raise ValueError(
-            "must be 1 to 63 characters of a-z, 0-9 and '-', starting and ending with a letter or digit"
-        )
+        raise ValueError("must be 1 to 63 characters of a-z, 0-9 and '-', starting and ending with a letter or digit")
     return value
 
 
