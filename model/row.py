@@ -37,6 +37,7 @@ class Status(Lenient):
     failures: int = 0
     retry_at: datetime | None = None
     resting: bool = False
+    unreachable_since: datetime | None = None
     observed_generation: int = 0
     first_ready_at: datetime | None = None
     destroying: bool = False
@@ -55,7 +56,7 @@ class HostState(Lenient):
 
 
 class Row(Lenient):
-    """One consistent read of a VM's row. `now` is Postgres' clock; `owner` says whether the asking pass still owns it."""
+    """One consistent read of a VM's row. `now` is Postgres' clock; `owner`: the asking pass still owns it."""
 
     vm_id: str
     project: str

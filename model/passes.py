@@ -1,0 +1,83 @@
+"""What a pass asks of the store. Each request states whole new values under (pass, step), so that it may run twice."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from model.base import Lenient
+from model.record import View
+from model.row import Row
+from model.vm import Phase
+
+PassType = Literal["CreateVm", "ConvergeVm", "ReapVm"]
+PassResult = Literal["settled", "waiting", "failed", "superseded", "gone"]
+
+
+class PassStart(Lenient):
+    """The argument of a pass: it carries nothing but the id, since a pass reads everything itself."""
+
+    vm_id: str
+
+
+class ClaimRequest(Lenient):
+    """Take ownership of a row. The same run id gets the pass that it drew before."""
+
+    vm_id: str
+    run_id: str
+
+
+class PassRef(Lenient):
+    """Name the row and the pass that writes."""
+
+    vm_id: str
+    pass_number: int
+
+
+class GiveBack(PassRef):
+    """Return the attempt that this pass took; `counted` when it is one of the bounded refunds of L-C5."""
+
+    counted: bool = False
+
+
+class StepNote(PassRef):
+    """Narrate the step that begins, in fixed words (L-G10), and read the row again."""
+
+    step: int
+    phase: Phase
+    words: str | None
+
+
+class Outcome(PassRef):
+    """State what a pass found. None leaves a field as it is, but for `error`, which is written when `write_error`.
+
+    `view` is the host's own answer; its observed part is stored under the guard of host instance and revision.
+    """
+
+    step: int
+    phase: Phase
+    words: str | None = None
+    write_error: bool = False
+    error: str | None = None
+    failures: int | None = None
+    retry_at: datetime | None = None
+    resting: bool | None = None
+    unreachable_since: datetime | None = None
+    observed_generation: int | None = None
+    completed: bool = False
+    view: View | None = None
+
+
+class Finish(PassRef):
+    """End a pass: write the next `due_at` only if nobody woke the row since `wake` was read."""
+
+    wake: int
+    due_at: datetime | None
+    result: PassResult
+
+
+class Finished(Lenient):
+    """`ended` is false when the row was woken meanwhile, or when the pass is not its owner any more."""
+
+    ended: bool
+    row: Row | None = None
