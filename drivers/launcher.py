@@ -1,0 +1,239 @@
+"""Become another program as another user, with nothing but what the order lists (S-11).
+
+Run by `drivers.confine` as `python -I -S launcher.py MODE ORDER STATUS GO`, where the last three are descriptors: the
+order is marshalled, what goes wrong is answered on STATUS, which the kernel closes when the program has begun. MODE is
+`exec` (this process becomes the program) or `detach` (a child that belongs to nobody does, once a byte comes on GO, and
+ends if GO closes first). It stands alone and imports little (no json, signal or pathlib, which cost 15 ms): each import
+delays every guest and every helper.
+"""
+
+# pathlib and itertools cost start-up time, and to start a program is what this is for:
+# ruff: noqa: PTH103, PTH116, PTH120, RUF007, S606
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import marshal
+import os
+import resource
+import stat
+import sys
+from typing import Any, NoReturn
+
+MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x20, 0x1000, 0x4000, 0x40000
+CLONE_NEWNS = 0x20000
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+CAPABILITY_VERSION_3 = 0x20080522
+EINVAL = 22
+SIGKILL, SIGSTOP, SIGXFSZ, SIG_SETMASK = 9, 19, 25, 2
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LaunchError(Exception):
+    """What was being done when the kernel refused, without a path."""
+
+
+def check(result: int, doing: str) -> None:
+    """Raise a LaunchError for a libc call that returned below zero."""
+    if result < 0:
+        raise LaunchError(f"{doing}: {os.strerror(ctypes.get_errno())}")
+
+
+def read_order(descriptor: int) -> dict[str, Any]:
+    with os.fdopen(descriptor, "rb") as file:
+        return marshal.loads(file.read())  # noqa: S302 - written by the parent, on a descriptor that only it had
+
+
+def join_cgroups(files: list[str]) -> None:
+    """Join first, so that all that the program ever uses is charged to it."""
+    for file in files:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"0")
+        os.close(descriptor)
+
+
+def isolate(order: dict[str, Any]) -> None:
+    """Enter the namespaces that the order asks for.
+
+    The whole jail (own root by pivot_root, and network, IPC and UTS namespaces) belongs here. A PID namespace must be
+    unshared before the fork in `detach`, whose result is then still the pid as the host counts it.
+    """
+    if order["bind"]:
+        check(libc.unshare(CLONE_NEWNS), "own mount namespace")
+        check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
+        bind_unreachable(order)
+
+
+def bind_unreachable(order: dict[str, Any]) -> None:
+    """Make paths reachable that lie below folders which the user may not enter, without opening those folders."""
+    paths = [os.path.realpath(path) for path in order["bind"]]
+    opened = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in paths]
+    covered: list[str] = []
+    for path, descriptor in sorted(opened):
+        closed = find_closed_ancestor(path, order)
+        if closed is not None:
+            mount = libc.mount(b"tmpfs", closed.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=0755,size=1m")
+            check(mount, "laying over a closed folder")
+            covered.append(closed)
+        if any(path.startswith(folder + "/") for folder in covered) and not is_same(path, descriptor):
+            bind(path, descriptor)
+        os.close(descriptor)
+
+
+def find_closed_ancestor(path: str, order: dict[str, Any]) -> str | None:
+    """Find the first folder above a path, seen from the root, that the order's user may not enter."""
+    parts = path.split("/")[1:-1]
+    for end in range(1, len(parts) + 1):
+        folder = "/" + "/".join(parts[:end])
+        try:
+            found = os.stat(folder)
+        except FileNotFoundError:
+            return None
+        if found.st_uid == order["uid"]:
+            entered = found.st_mode & stat.S_IXUSR
+        elif found.st_gid == order["gid"] or found.st_gid in order["groups"]:
+            entered = found.st_mode & stat.S_IXGRP
+        else:
+            entered = found.st_mode & stat.S_IXOTH
+        if not entered:
+            return folder
+    return None
+
+
+def is_same(path: str, descriptor: int) -> bool:
+    """Tell whether a path already leads to what the descriptor holds: a wider bind has brought it along."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def bind(path: str, descriptor: int) -> None:
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.makedirs(path, 0o755, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+    source = b"/proc/self/fd/%d" % descriptor
+    check(libc.mount(source, path.encode(), None, MS_BIND | MS_REC, None), "binding a path")
+    flags = MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV
+    check(libc.mount(None, path.encode(), None, flags, None), "binding a path without devices")
+
+
+def place_descriptors(wanted: dict[int, int], own: list[int]) -> list[int]:
+    """Give each wanted descriptor its number, close all others, and return the new numbers of this script's own."""
+    for number in (0, 1, 2):
+        if number not in wanted:
+            wanted[number] = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    above = max([*wanted, *wanted.values(), *own]) + 1
+    raised = {number: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, above) for number, source in wanted.items()}
+    own = [fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, above) for source in own]
+    for number, source in raised.items():
+        os.dup2(source, number, inheritable=True)
+    kept = [-1, *sorted([*wanted, *own]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]]
+    for lower, upper in zip(kept, kept[1:], strict=False):
+        if lower + 1 < upper:  # an empty range from 0 would close all
+            os.closerange(lower + 1, upper)
+    return own
+
+
+def set_limits(limits: dict[str, int]) -> None:
+    for name, value in (limits | {"RLIMIT_CORE": 0}).items():
+        resource.setrlimit(getattr(resource, name), (value, value))
+
+
+def become_user(uid: int, gid: int, groups: list[int]) -> None:
+    """Change to the user for good: no capability is left, nor any way to gain one."""
+    if os.geteuid() == 0:
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        if uid != 0:
+            drop_bounding_set()
+        os.setresuid(uid, uid, uid)
+    elif (os.getuid(), os.getgid()) != (uid, gid):
+        raise LaunchError("another user: only root may change it")
+    if uid != 0:
+        libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+        check(libc.capset(header, (ctypes.c_uint32 * 6)()), "dropping all capabilities")
+    check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+
+
+def drop_bounding_set() -> None:
+    for capability in range(64):
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            if ctypes.get_errno() == EINVAL and capability > 0:
+                return  # past the last one that this kernel knows
+            check(-1, "emptying the bounding set")
+
+
+def reset_signals() -> None:
+    """Undo what others set, but ignore SIGXFSZ: a file at its size limit is an error to handle, not a death."""
+    for number in range(1, 65):
+        if number not in (SIGKILL, SIGSTOP, SIGXFSZ):
+            libc.signal(number, None)
+    check(libc.sigprocmask(SIG_SETMASK, (ctypes.c_uint64 * 16)(), None), "unblocking signals")
+
+
+def prepare(order: dict[str, Any], own: list[int]) -> None:
+    """Do everything that comes before the program; `own` are this script's descriptors, renumbered."""
+    join_cgroups(order["cgroup_files"])
+    isolate(order)
+    os.umask(0o077)
+    os.chdir("/")
+    own[:] = place_descriptors(order["descriptors"], own)
+    set_limits(order["limits"])
+    become_user(order["uid"], order["gid"], order["groups"])
+    os.chdir(order["working_directory"])
+    reset_signals()
+
+
+def become(order: dict[str, Any], own: list[int]) -> NoReturn:
+    """Turn into the program, or answer what prevented it and end."""
+    try:
+        prepare(order, own)
+        if len(own) > 1:
+            answer(own[0], "ready")
+            if os.read(own[1], 1) != b"g":
+                os._exit(125)
+        os.execve(order["argv"][0], order["argv"], order["environment"])
+    except LaunchError as error:
+        answer(own[0], f"error {error}")
+    except Exception as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+        answer(own[0], f"error {find_step(error)}: {reason}")
+    os._exit(126)
+
+
+def find_step(error: BaseException) -> str:
+    """Find the name of the function above in which an error arose; its own text may hold a path."""
+    trace, name = error.__traceback__, "start"
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == __file__:
+            name = trace.tb_frame.f_code.co_name
+        trace = trace.tb_next
+    return name.replace("_", " ")
+
+
+def answer(status: int, text: str) -> None:
+    os.write(status, text.encode() + b"\n")
+
+
+def main() -> None:
+    mode, order_descriptor, status, go = sys.argv[1], *map(int, sys.argv[2:5])
+    order = read_order(order_descriptor)
+    if mode == "exec":
+        os.setsid()
+        order["descriptors"] = {0: 0, 1: 1, 2: 2} | order["descriptors"]
+        become(order, [status])
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        become(order, [status, go])
+    answer(status, f"pid {pid}")
+
+
+if __name__ == "__main__":
+    main()
