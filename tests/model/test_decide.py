@@ -1,0 +1,312 @@
+"""The order of a VM's life, decided step by step, from every state that a crash can leave behind."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.decide import next_step, pass_type_of, supersedes
+from model.process import ProcessRecord
+from model.record import CreateProgress, Record
+from model.step import DESTROY_ORDER, NOTHING_TO_DO, WORDS, Step, StepKind
+from model.vm import PowerState
+from tests.model.world import GIB, NOW, World, empty_view, make_row
+
+PROCESS = ProcessRecord(pid=7, start_time=7, boot_id="b1", uid=200001)
+
+
+def run_until_rest(world: World, limit: int = 40) -> list[StepKind]:
+    """Apply steps until nothing can be done now; return the kinds in their order."""
+    kinds: list[StepKind] = []
+    for _ in range(limit):
+        step = next_step(world.row, world.view, world.done)
+        if step.kind in NOTHING_TO_DO:
+            return [*kinds, step.kind]
+        kinds.append(step.kind)
+        world.apply(step)
+        if world.gone:
+            return kinds
+        if world.view.record is not None and world.view.record.boot_id is not None:
+            world.status(first_ready_at=NOW)
+    raise AssertionError(f"did not settle: {kinds}")
+
+
+def created(**changes: object) -> World:
+    world = World(make_row())
+    run_until_rest(world)
+    world.starts = 0
+    world.done = ()
+    world.status(**changes)
+    return world
+
+
+CREATE_STORY = [
+    StepKind.TAKE_ATTEMPT,
+    StepKind.PREPARE,
+    StepKind.FETCH_IMAGE,
+    StepKind.MAKE_DISK,
+    StepKind.WRITE_SEED,
+]
+
+
+def test_a_create_takes_its_steps_in_order():
+    """L-C: attempt, preparation, image, disk, seed, boot, completion."""
+    world = World(make_row())
+    assert run_until_rest(world) == [*CREATE_STORY, StepKind.BOOT, StepKind.COMPLETE, StepKind.SETTLED]
+    assert world.starts == 1
+
+
+def test_a_vm_wanted_stopped_is_made_and_not_booted():
+    """L-C12."""
+    world = World(make_row(power_state=PowerState.STOPPED))
+    assert run_until_rest(world) == [*CREATE_STORY, StepKind.COMPLETE, StepKind.SETTLED]
+    assert world.starts == 0
+
+
+def test_a_vm_wanted_paused_is_booted_then_paused():
+    """L-C12."""
+    world = World(make_row(power_state=PowerState.PAUSED))
+    assert run_until_rest(world) == [
+        *CREATE_STORY,
+        StepKind.BOOT,
+        StepKind.PAUSE,
+        StepKind.COMPLETE,
+        StepKind.SETTLED,
+    ]
+
+
+@pytest.mark.parametrize("progress", range(5))
+def test_another_attempt_starts_at_the_beginning(progress: int):
+    """L-C1: a disk on the host proves nothing, nor does a guest that an earlier attempt booted."""
+    world = World(make_row(pass_number=2))
+    names = ("image", "disk", "seed", "booted")[:progress]
+    create = CreateProgress(pass_number=1, **dict.fromkeys(names, True))
+    world.record(create=create)
+    if progress == 4:
+        world.see(process=PROCESS, power_state=PowerState.RUNNING)
+    assert run_until_rest(world)[:2] == [StepKind.TAKE_ATTEMPT, StepKind.PREPARE]
+    assert world.view.observed.process != PROCESS
+
+
+def test_a_lost_record_is_never_made_anew():
+    """L-V9: a VM that once lived and whose record is gone rests, whatever is wanted."""
+    row = make_row(first_ready_at=NOW)
+    for power in PowerState:
+        step = next_step(
+            row.model_copy(update={"desired": row.desired.model_copy(update={"power_state": power})}), empty_view()
+        )
+        assert step.kind is StepKind.REST
+
+
+def test_a_reboot_of_the_host_boots_what_is_wanted_up_once():
+    """L-V1, L-V2 (case A2)."""
+    world = created()
+    world.stop_guest()
+    world.see(boot_id="b2")
+    assert run_until_rest(world) == [StepKind.BOOT, StepKind.SETTLED]
+    assert world.starts == 1
+
+
+def test_a_reboot_of_the_host_leaves_a_stopped_vm_stopped():
+    """L-V2: the new boot id and the stop are recorded; nothing boots."""
+    world = World(make_row(power_state=PowerState.STOPPED))
+    run_until_rest(world)
+    world.see(boot_id="b2")
+    assert run_until_rest(world) == [StepKind.RECORD_STOP, StepKind.SETTLED]
+    assert world.starts == 0
+
+
+def test_a_guest_that_does_not_answer_is_not_dead():
+    """Case B2: no restart while nobody can tell."""
+    world = created()
+    world.see(power_state=None, process=PROCESS)
+    step = next_step(world.row, world.view)
+    assert step.kind is StepKind.WAIT
+    assert step.until is not None
+
+
+def test_a_guest_that_ended_itself_boots_again():
+    """L-V4: its process is still readable, but the guest is over."""
+    world = created()
+    world.see(power_state=PowerState.STOPPED, guest_ended="guest-shutdown")
+    assert next_step(world.row, world.view).kind is StepKind.BOOT
+
+
+def test_a_restart_replaces_one_process_once():
+    """L-V7: noted, stopped, booted, applied; the repeated pass does nothing."""
+    world = created(restart_generation=1, generation=2)
+    before = world.view.observed.process
+    kinds = run_until_rest(world)
+    assert kinds == [StepKind.NOTE_RESTART, StepKind.STOP, StepKind.BOOT, StepKind.APPLY, StepKind.SETTLED]
+    assert world.view.observed.process != before
+    assert world.starts == 1
+    assert run_until_rest(world) == [StepKind.SETTLED]
+
+
+@pytest.mark.parametrize("crashed_after", [StepKind.NOTE_RESTART, StepKind.STOP, StepKind.BOOT])
+def test_a_restart_interrupted_anywhere_boots_once(crashed_after: StepKind):
+    """L-V7: the record names the replaced process, so that a repeated pass knows how far it came."""
+    world = created(restart_generation=1, generation=2)
+    while world.done[-1:] != (crashed_after,):
+        world.apply(next_step(world.row, world.view))
+    world.done = ()
+    world.status(pass_number=9)
+    run_until_rest(world)
+    assert world.starts == 1
+    assert world.view.record is not None
+    assert world.view.record.applied_restart_generation == 1
+
+
+def test_a_larger_disk_and_changed_keys_are_applied_before_the_boot():
+    """L-V8."""
+    world = created(power_state=PowerState.STOPPED)
+    run_until_rest(world)
+    world.status(power_state=PowerState.RUNNING, disk_gib=5, input_digest="d2", generation=3, spec_generation=2)
+    assert run_until_rest(world) == [
+        StepKind.GROW_DISK,
+        StepKind.WRITE_SEED,
+        StepKind.BOOT,
+        StepKind.APPLY,
+        StepKind.SETTLED,
+    ]
+    assert world.view.record is not None
+    assert world.view.record.disk_bytes == 5 * GIB
+
+
+def test_a_deleted_vm_is_quarantined_then_destroyed_in_order():
+    """L-R2, L-R3, L-R5, L-R6."""
+    world = created()
+    world.delete(timedelta(hours=1))
+    assert run_until_rest(world) == [StepKind.QUARANTINE, StepKind.NOTE_STOPPED, StepKind.GRACE]
+    world.row = world.row.model_copy(update={"now": NOW + timedelta(hours=2)})
+    assert run_until_rest(world) == [StepKind.MARK_DESTROYING, *DESTROY_ORDER, StepKind.RECORD_GONE]
+
+
+def test_leftovers_without_a_record_are_destroyed_too():
+    """L-G8, L-R6: a delete works without a readable record, and only a search that finds nothing ends it."""
+    world = World(make_row())
+    world.delete(timedelta(0))
+    world.see(nothing=False)
+    kinds = run_until_rest(world)
+    assert kinds == [StepKind.NOTE_STOPPED, StepKind.MARK_DESTROYING, *DESTROY_ORDER, StepKind.RECORD_GONE]
+
+
+def test_an_undeleted_vm_leaves_its_quarantine_and_is_as_it_was():
+    """L-R4: same disk, back to its desired power state."""
+    world = created()
+    world.delete(timedelta(hours=1))
+    run_until_rest(world)
+    assert world.undelete()
+    assert run_until_rest(world) == [StepKind.RELEASE, StepKind.BOOT, StepKind.SETTLED]
+
+
+def test_a_frozen_fleet_destroys_nothing():
+    """H-R3."""
+    world = created()
+    world.delete(timedelta(0))
+    row = world.row.model_copy(update={"frozen": True})
+    assert next_step(row, world.view).kind is StepKind.WAIT
+
+
+@given(
+    kind=st.sampled_from(StepKind),
+    deleted=st.booleans(),
+    digest=st.sampled_from(["d1", "d2"]),
+    power=st.sampled_from(PowerState),
+)
+def test_only_what_builds_up_is_cancelled(kind: StepKind, deleted: bool, digest: str, power: PowerState):
+    """A stop, a quarantine or a destroying step is never cut short by a newer wish."""
+    row = make_row(deleted=deleted, input_digest=digest, power_state=power)
+    if supersedes(row, kind, "d1"):
+        assert kind in CREATE_STORY or kind is StepKind.BOOT
+        assert deleted or digest != "d1" or power is PowerState.STOPPED
+
+
+wishes = st.lists(
+    st.sampled_from(
+        ["run", "stop", "pause", "restart", "grow", "keys", "delete", "undelete", "reboot", "kill", "crash", "late"]
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=400)
+@given(wishes=wishes, steps=st.lists(st.integers(0, 6), min_size=12, max_size=12))
+def test_any_history_settles_where_the_last_wish_says(wishes: list[str], steps: list[int]):
+    """L-G1: level-triggered. Whatever is wished, killed or rebooted between steps, the end is the last wish's."""
+    world = World(make_row())
+    for wish, count in zip(wishes, steps, strict=False):
+        for _ in range(count):
+            step = next_step(world.row, world.view, world.done)
+            if step.kind not in NOTHING_TO_DO and not world.gone:
+                world.apply(step)
+                if world.view.record is not None and world.view.record.boot_id is not None:
+                    world.status(first_ready_at=world.row.status.first_ready_at or NOW)
+        if world.gone:
+            return
+        wish_for(world, wish)
+    world.status(pass_number=world.row.status.pass_number + 1)
+    world.done = ()
+    last = run_until_rest(world)
+    if world.gone:
+        assert world.row.desired.deleted
+        return
+    assert_as_wished(world, last)
+
+
+def wish_for(world: World, wish: str) -> None:
+    desired = world.row.desired
+    bump = {"generation": desired.generation + 1}
+    powers = {"run": PowerState.RUNNING, "stop": PowerState.STOPPED, "pause": PowerState.PAUSED}
+    if wish in powers:
+        world.status(power_state=powers[wish], **bump)
+    elif wish == "restart" and desired.power_state is PowerState.RUNNING:
+        world.status(restart_generation=desired.restart_generation + 1, **bump)
+    elif wish == "grow":
+        world.status(disk_gib=(desired.disk_gib or 1) + 1, spec_generation=desired.spec_generation + 1, **bump)
+    elif wish == "keys":
+        world.status(input_digest=desired.input_digest + "x", **bump)
+    elif wish == "delete" and not desired.deleted:
+        world.delete(timedelta(hours=1))
+    elif wish == "undelete" and desired.deleted:
+        world.undelete()
+    elif wish == "reboot":
+        world.stop_guest()
+        world.see(boot_id=world.view.observed.boot_id + "x")
+    elif wish == "kill":
+        world.stop_guest()
+    elif wish == "crash":
+        world.status(pass_number=world.row.status.pass_number + 1)
+        world.done = ()
+    elif wish == "late":
+        world.row = world.row.model_copy(update={"now": world.row.now + timedelta(minutes=40)})
+
+
+def assert_as_wished(world: World, last: list[StepKind]) -> None:
+    seen, desired, record = world.view.observed, world.row.desired, world.view.record
+    if desired.deleted:
+        assert seen.process is None
+        return
+    assert last[-1] is StepKind.SETTLED
+    assert isinstance(record, Record)
+    assert seen.power_state is desired.power_state
+    assert record.applied_generation == desired.generation
+    assert record.seed_digest == desired.input_digest
+    assert record.quarantined_at is None
+
+
+def test_every_kind_has_its_words():
+    """L-G10: whatever step runs, the user sees what it does."""
+    assert set(WORDS) == set(StepKind)
+    assert Step(kind=StepKind.BOOT, reason="x").words == "starting the guest"
+
+
+@pytest.mark.parametrize(
+    ("deleted", "ready", "expected"),
+    [(False, None, "CreateVm"), (False, NOW, "ConvergeVm"), (True, None, "ReapVm"), (True, NOW, "ReapVm")],
+)
+def test_the_row_names_its_type_of_pass(deleted: bool, ready: object, expected: str):
+    assert pass_type_of(make_row(deleted=deleted, first_ready_at=ready)) == expected
