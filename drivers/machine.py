@@ -1,0 +1,195 @@
+"""The machine and the state directory: who this host is, and how much room it has (H-E2, H-E3, H-S7)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import uuid
+from pathlib import Path
+
+import pydantic
+
+from drivers.durable import make_folder, remove_leftovers, write_durably
+from drivers.threads import in_thread
+from model.base import Frozen
+from model.errors import Conflict, Unreadable
+from model.report import Capacity
+from model.versions import VERSION
+
+FORMAT = 1
+NUMBERS_RESERVED = 1000
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MACHINE_ID = Path("/etc/machine-id")
+MEMORY = Path("/proc/meminfo")
+
+
+class HostFile(Frozen):
+    """host.json. `report_number` is above every number that was ever used; `epoch` is the highest one seen."""
+
+    format: int = FORMAT
+    release: str = VERSION
+    fleet_id: str
+    host_id: str
+    instance_id: str
+    machine_id: str
+    epoch: int = 0
+    report_number: int = 0
+
+
+class WorkerLock:
+    """One host worker per state directory (H-E3). The kernel frees the lock with the process, however it ends."""
+
+    def __init__(self, home: Path) -> None:
+        make_folder(home)
+        path = home / "worker.lock"
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._descriptor, 64).decode(errors="replace").strip()
+            os.close(self._descriptor)
+            raise Conflict(
+                f"another host worker (process {holder or 'unknown'}) uses this state directory: stop that one first"
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class HostIdentity:
+    """What host.json says, kept in memory; its numbers only rise."""
+
+    def __init__(self, path: Path, stored: HostFile) -> None:
+        self._path = path
+        self._stored = stored
+        self._number = stored.report_number
+
+    @classmethod
+    def open(cls, home: Path, *, fleet_id: str, host_id: str, machine_id_path: Path = MACHINE_ID) -> HostIdentity:
+        """Read host.json, or make it with a new instance id when the state directory has none (H-E2).
+
+        Raises Conflict when another machine's or another fleet's directory is found, Unreadable when it cannot be read.
+        """
+        make_folder(home)
+        remove_leftovers(home)
+        path = home / "host.json"
+        machine_id = read_machine_id(machine_id_path)
+        stored = _read_host_file(path)
+        if stored is None:
+            stored = HostFile(fleet_id=fleet_id, host_id=host_id, instance_id=str(uuid.uuid4()), machine_id=machine_id)
+            write_durably(path, json.dumps(stored.model_dump()).encode())
+        if (stored.fleet_id, stored.host_id) != (fleet_id, host_id):
+            raise Conflict(
+                f"this state directory belongs to host {stored.host_id} of fleet {stored.fleet_id}, "
+                f"the credentials to host {host_id} of fleet {fleet_id}: enrol with an empty state directory"
+            )
+        if stored.machine_id != machine_id:
+            raise Conflict(
+                "this state directory was made on another machine: if that machine is gone for good, "
+                f"`hostler host replace {stored.host_id}` lets this one take its place"
+            )
+        return cls(path, stored)
+
+    @property
+    def fleet_id(self) -> str:
+        return self._stored.fleet_id
+
+    @property
+    def host_id(self) -> str:
+        return self._stored.host_id
+
+    @property
+    def instance_id(self) -> str:
+        return self._stored.instance_id
+
+    @property
+    def machine_id(self) -> str:
+        return self._stored.machine_id
+
+    @property
+    def epoch(self) -> int:
+        return self._stored.epoch
+
+    async def next_number(self) -> int:
+        """Return a report number above all earlier ones, also those before a crash: numbers are reserved in blocks."""
+        if self._number + 1 > self._stored.report_number:
+            await self._write(report_number=self._number + NUMBERS_RESERVED)
+        self._number += 1
+        return self._number
+
+    async def raise_epoch(self, epoch: int) -> None:
+        """Take a higher epoch over; a lower one is ignored."""
+        if epoch > self._stored.epoch:
+            await self._write(epoch=epoch)
+
+    async def _write(self, **changed: int) -> None:
+        stored = self._stored.model_copy(update=changed)
+        await in_thread(write_durably, self._path, json.dumps(stored.model_dump()).encode())
+        self._stored = stored
+
+
+def _read_host_file(path: Path) -> HostFile | None:
+    try:
+        stored = HostFile.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, pydantic.ValidationError) as error:
+        raise Unreadable("host.json cannot be read: restore it, or enrol this host anew") from error
+    if stored.format > FORMAT:
+        raise Unreadable(f"host.json was written by release {stored.release}: this worker is older")
+    return stored
+
+
+def read_machine_id(path: Path = MACHINE_ID) -> str:
+    """Return the machine's id (machine-id(5)), or its host name where there is none."""
+    try:
+        found = path.read_text().strip()
+    except OSError:
+        found = ""
+    return found or f"name-{platform.node()}"
+
+
+def read_boot_id(path: Path = BOOT_ID) -> str:
+    """Return the id of the machine's present boot; the path is a setting (proc(5), random/boot_id)."""
+    try:
+        found = path.read_text().strip()
+    except OSError as error:
+        raise Unreadable("the host's boot id cannot be read: check the path that is set for it") from error
+    if not found:
+        raise Unreadable("the host's boot id is empty: check the path that is set for it")
+    return found
+
+
+def measure_capacity(home: Path, *, committed_millicores: int | None, promised_bytes: int | None) -> Capacity:
+    """Measure the machine's room; what cannot be measured is None (H-S7)."""
+    total, available = _memory()
+    try:
+        disk = shutil.disk_usage(home)
+    except OSError:
+        disk = None
+    cpus = os.cpu_count()
+    return Capacity(
+        cpu_millicores_total=cpus * 1000 if cpus else None,
+        cpu_millicores_committed=committed_millicores,
+        memory_mib_total=total,
+        memory_mib_available=available,
+        storage_bytes_total=disk.total if disk else None,
+        storage_bytes_free=disk.free if disk else None,
+        storage_bytes_promised=promised_bytes,
+    )
+
+
+def _memory() -> tuple[int | None, int | None]:
+    try:
+        lines = MEMORY.read_text().splitlines()
+        found = {
+            name: int(rest.split()[0]) // 1024 for name, _, rest in (line.partition(":") for line in lines) if rest
+        }
+    except (OSError, ValueError, IndexError):
+        return None, None
+    return found.get("MemTotal"), found.get("MemAvailable")

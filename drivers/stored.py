@@ -1,0 +1,123 @@
+"""What the two files of a VM's record hold, and how they are read without believing them (L-G8, L-G11)."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pydantic
+
+from model.base import Frozen
+from model.errors import Unreadable
+from model.process import ProcessRecord
+from model.record import Observed, Record
+from model.versions import VERSION
+from model.vm import LastExit, VmInput
+
+FORMAT = 1
+LIMIT_BYTES = 4 << 20
+
+Stored = TypeVar("Stored", "StoredConfig", "StoredStatus")
+
+
+class HostAllocation(Frozen):
+    """What the host gave a VM: its user, its tap, its MAC and its address of the host's own subnet."""
+
+    uid: int
+    tap: str
+    mac: str
+    address: IPv4Address
+
+
+class StoredConfig(Frozen):
+    """config.json, 0600: it holds user-data and signed URLs, and goes with the VM (S-42)."""
+
+    format: int = FORMAT
+    release: str = VERSION
+    vm_id: str
+    input: VmInput
+    allocation: HostAllocation
+
+
+class StoredStatus(Frozen):
+    """status.json: what was intended, and what was last seen with the revision that rises with each change.
+
+    `process` is the last one that was let go for this VM. `turned_off` is set while a guest that ended by its own
+    power-off, with nobody asking, has not been booted again or stopped (L-V4). `guest` is the machine as it was started
+    (driver's words), so that a later worker knows what runs. `base` names the image files the disk was made of.
+    """
+
+    format: int = FORMAT
+    release: str = VERSION
+    vm_id: str
+    record: Record
+    process: ProcessRecord | None = None
+    guest: dict[str, Any] | None = None
+    base: dict[str, Any] | None = None
+    last_exit: LastExit | None = None
+    turned_off: bool = False
+    restart_count: int = 0
+    stopped_at_boot: str | None = None
+    observed: Observed | None = None
+    revision: int = 0
+
+
+def read_stored(path: Path, kind: type[Stored], vm_id: str) -> Stored | None:
+    """Read one file of a record; None when there is none. Raises Unreadable with the file's name and the reason."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
+    if len(data) > LIMIT_BYTES:
+        raise Unreadable(f"{path.name} is over {LIMIT_BYTES} bytes")
+    try:
+        raw: object = json.loads(data)
+    except ValueError as error:
+        raise Unreadable(f"{path.name} is cut or corrupt: it is no JSON") from error
+    if not isinstance(raw, dict):
+        raise Unreadable(f"{path.name} is corrupt: it is no object")
+    return _check(path.name, cast("dict[str, Any]", raw), kind, vm_id)
+
+
+def _check(name: str, raw: dict[str, Any], kind: type[Stored], vm_id: str) -> Stored:
+    version = raw.get("format")
+    if not isinstance(version, int) or version < 1:
+        raise Unreadable(f"{name} has no format version")
+    if version > FORMAT:
+        release = str(raw.get("release"))[:32]
+        raise Unreadable(f"{name} has format {version}, written by release {release!r}: this worker knows {FORMAT}")
+    try:
+        stored = kind.model_validate(raw)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:80]
+        raise Unreadable(f"{name} is corrupt: {where or 'it'}: {first['type']}") from error
+    unknown = _find_unknown(raw, stored.model_dump(mode="json"), "")
+    if unknown:
+        raise Unreadable(f"{name} has the field {unknown[:80]!r}, which this release does not know")
+    if stored.vm_id != vm_id:
+        raise Unreadable(f"{name} belongs to another VM than its folder")
+    return stored
+
+
+def _find_unknown(raw: Any, known: Any, where: str) -> str | None:
+    """Name the first field of `raw` that the models dropped: they are lenient on the wire, a record is not."""
+    if isinstance(raw, dict) and isinstance(known, dict):
+        fields, of_model = cast("dict[str, Any]", raw), cast("dict[str, Any]", known)
+        for key, value in fields.items():
+            if key not in of_model:
+                return where + key
+            found = _find_unknown(value, of_model[key], f"{where}{key}.")
+            if found:
+                return found
+    elif isinstance(raw, list) and isinstance(known, list):
+        for one, other in zip(cast("list[Any]", raw), cast("list[Any]", known), strict=False):
+            found = _find_unknown(one, other, where)
+            if found:
+                return found
+    return None
