@@ -20,6 +20,7 @@ _TABLE = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
 _TAP_PREFIX = re.compile(r"[a-z]{1,3}", re.ASCII)
 _CGROUP = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 _NAMESPACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}", re.ASCII)
+_SUBNET = IPv4Network("10.84.0.0/24")
 _CLOSED = tuple(IPv4Network(n) for n in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"))
 
 
@@ -38,7 +39,7 @@ class HostNames:
     cgroup: str = "hostler"
     uid_base: int = 200_000
     uid_count: int = 10_000
-    subnet: IPv4Network = IPv4Network("10.84.0.0/24")
+    subnet: IPv4Network = _SUBNET
     netns: str | None = None
     """A named network namespace (/run/netns); None: the worker's own."""
 
@@ -56,7 +57,7 @@ class HostNames:
 
     def _check_users(self) -> None:
         # 65534 is nobody, and 2^31 upwards is read as negative by old programs.
-        if not (100_000 <= self.uid_base and 1 <= self.uid_count and self.uid_base + self.uid_count <= 2**31):
+        if not (self.uid_base >= 100_000 and self.uid_count >= 1 and self.uid_base + self.uid_count <= 2**31):
             raise Invalid("the users of guests must lie between 100000 and 2147483647: choose another range")
 
     def _check_subnet(self) -> None:
@@ -90,7 +91,7 @@ class HostNames:
 
     def owns_tap(self, link: str) -> bool:
         """Tell whether a link's name is one that this installation gives to taps."""
-        return re.fullmatch(self.tap_prefix + "[0-9a-f]{12}", link, re.ASCII) is not None
+        return len(link) <= LINK_NAME_LIMIT and re.fullmatch(self.tap_prefix + "[0-9a-z]+", link, re.ASCII) is not None
 
 
 def _match(what: str, value: str, pattern: re.Pattern[str]) -> None:

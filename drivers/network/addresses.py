@@ -1,0 +1,32 @@
+"""Which address of a host's subnet a VM gets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import IPv4Address, IPv4Network
+
+from model.errors import Failed
+
+
+class OutOfAddresses(Failed):
+    """The subnet has no free address; one may come free when a VM is gone."""
+
+    title = "No free address"
+
+
+def draw_address(subnet: IPv4Network, taken: Collection[IPv4Address]) -> IPv4Address:
+    """Draw the lowest free address of a subnet: never its network, gateway (the first) or broadcast address.
+
+    Raises OutOfAddresses when every one is taken. The caller holds the host's address lock and records the result
+    before it lets go.
+    """
+    held = {int(address) for address in taken}
+    for number in range(int(subnet.network_address) + 2, int(subnet.broadcast_address)):
+        if number not in held:
+            return IPv4Address(number)
+    raise OutOfAddresses(f"no free address in {subnet}")
+
+
+def is_guest_address(subnet: IPv4Network, address: IPv4Address) -> bool:
+    """Tell whether an address is one that a VM of this subnet may have."""
+    return int(subnet.network_address) + 2 <= int(address) < int(subnet.broadcast_address)
