@@ -2,7 +2,7 @@
 
 A file is written beside its place, flushed, renamed, and its folder flushed. The last folder of a path is opened
 without following a symbolic link and everything else happens beneath that descriptor, so that a name which something
-else put there is replaced, never followed (S-13). Everything here blocks: call it through `asyncio.to_thread`.
+else put there is replaced, never followed (S-13). Everything here blocks: call it through `drivers.threads.in_thread`.
 """
 
 from __future__ import annotations
@@ -110,10 +110,15 @@ def open_folder(path: Path) -> Generator[int]:
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file beneath its folder, following no symbolic link; other kinds of file raise OSError(EINVAL)."""
     with open_folder(path.parent) as folder:
-        descriptor = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        return open_regular_at(folder, path.name, flags)
+
+
+def open_regular_at(folder: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file beneath an open folder; `name` is one component."""
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", path.name)
+        raise OSError(errno.EINVAL, "not a regular file", name)
     return descriptor
 
 
