@@ -1,0 +1,56 @@
+# `make` alone prints what there is. Settings: ARGS (for `hostler up` and pytest), PYTHON, HOSTLER_CACHE.
+
+HOSTLER_CACHE ?= .cache/guest
+PYTHON ?=
+ARGS ?=
+export HOSTLER_CACHE PYTHON
+
+BIN := .venv/bin
+KEPT := HOSTLER_CACHE,HOSTLER_HOME,DATABASE_URL
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=$(KEPT) --)
+
+.DEFAULT_GOAL := help
+.PHONY: help up down test test-slow check bench setup bootstrap venv guest root
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: root setup ## bring up the fleet and the VM "demo" (as root, or with sudo)
+	@$(AS_ROOT) $(BIN)/hostler up $(ARGS)
+
+down: root venv ## stop Hostler's processes; guests keep running (ARGS=--vms stops those too)
+	@$(AS_ROOT) $(BIN)/hostler down $(ARGS)
+
+test: setup ## run the tests but for the slow ones
+	@$(BIN)/pytest $(ARGS)
+
+test-slow: setup ## run the slow tests: real guests, end to end
+	@$(BIN)/pytest -m slow $(ARGS)
+
+check: venv ## format, lint, types, import contracts, dead dependencies
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+
+bench: setup ## time a create against a bare start of the same guest
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+setup: bootstrap venv guest
+
+bootstrap:
+	@infra/bootstrap.sh
+
+venv: bootstrap
+	@infra/venv.sh
+
+guest: venv
+	@$(BIN)/python infra/guest/build.py --cache "$(HOSTLER_CACHE)"
+
+root:
+	@[ "$$(id -u)" = 0 ] || command -v sudo >/dev/null || { \
+		infra/bootstrap.sh --check || true; \
+		echo "make: the host worker needs root (taps, cgroups, firewall): run this as root, or install sudo" >&2; \
+		exit 1; }
