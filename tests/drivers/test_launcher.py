@@ -97,7 +97,9 @@ async def test_descriptors_may_swap_their_numbers(tmp_path):
 
 
 async def test_limits_and_signals_are_set():
-    found = await say("ulimit -n; ulimit -H -n; grep -E 'SigIgn|SigBlk' /proc/$$/status", limits={"RLIMIT_NOFILE": 50})
+    found = await say(
+        "ulimit -n; ulimit -H -n; grep -E 'SigIgn|SigBlk' /proc/self/status", limits={"RLIMIT_NOFILE": 50}
+    )
     words = found.split()
     assert words[:2] == ["50", "50"]
     assert int(words[words.index("SigBlk:") + 1], 16) == 0
