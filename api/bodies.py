@@ -1,0 +1,156 @@
+"""What callers may send, with every limit in the schema (A-8). Unknown fields are refused by name (A-1)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from model.ssh import parse_ssh_key
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from model.base import Frozen
+from model.ids import Digest, HostId, Name, VmId, check_label
+from model.vm import DiskFormat, Firmware, PowerState
+
+USER_DATA_LIMIT = 64 << 10
+METADATA_LIMIT = 48 << 10
+KEY_LIMIT = 8 << 10
+_REFERENCE = re.compile(r"(?:[a-z0-9-]+/)?[a-z0-9][a-z0-9._-]{0,62}(?::[a-z0-9][a-z0-9._-]{0,62})?", re.ASCII)
+_LABEL_KEY = re.compile(r"[a-z0-9](?:[a-z0-9._/-]{0,61}[a-z0-9])?", re.ASCII)
+_PRINTABLE = re.compile(r"[\x20-\x7e]{0,256}", re.ASCII)
+
+
+def _check_reference(value: str) -> str:
+    if not _REFERENCE.fullmatch(value):
+        raise ValueError("must be an image's name such as 'demo' or 'public/debian:12'")
+    return value
+
+
+def _check_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
+        raise ValueError("must be an http, https or file URL")
+    if not value.isascii() or any(c.isspace() or ord(c) < 0x20 for c in value):
+        raise ValueError("must hold no spaces, control or non-ASCII characters; percent-encode them")
+    return value
+
+
+def _check_label_map(value: dict[str, str]) -> dict[str, str]:
+    for key, text in value.items():
+        if not _LABEL_KEY.fullmatch(key):
+            raise ValueError("a label's key is 1 to 63 of a-z, 0-9, '.', '_', '/', '-'")
+        if not _PRINTABLE.fullmatch(text):
+            raise ValueError("a label's value is at most 256 printable ASCII characters")
+    return value
+
+
+def _check_metadata(value: dict[str, str]) -> dict[str, str]:
+    if sum(len(k.encode()) + len(v.encode()) for k, v in value.items()) > METADATA_LIMIT:
+        raise ValueError("must be at most 48 KiB in all")
+    if any(not key or len(key) > 128 for key in value):
+        raise ValueError("a key is 1 to 128 characters")
+    return value
+
+
+def _check_user_data(value: str) -> str:
+    size = len(value.encode())
+    if size > USER_DATA_LIMIT:
+        raise ValueError(f"must be at most 64 KiB (65536 bytes) of UTF-8 before any encoding; it is {size} bytes")
+    return value
+
+
+def _check_command_line(value: str) -> str:
+    if not re.fullmatch(r"[\x20-\x7e]{0,1024}", value):
+        raise ValueError("must be at most 1024 printable ASCII characters")
+    return value
+
+
+Reference = Annotated[str, AfterValidator(_check_reference)]
+Url = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_check_url)]
+CommandLine = Annotated[str, AfterValidator(_check_command_line)]
+SshKey = Annotated[str, StringConstraints(max_length=KEY_LIMIT), AfterValidator(parse_ssh_key)]
+Labels = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_check_label_map)]
+Metadata = Annotated[dict[str, str], Field(max_length=16), AfterValidator(_check_metadata)]
+UserData = Annotated[str, AfterValidator(_check_user_data)]
+Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]
+
+
+class Body(Frozen):
+    """A request's body. Its input never shows in an error, since it may hold secrets (S-33)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class FileBody(Body):
+    """One file by URL and digest."""
+
+    url: Url
+    sha256: Digest
+
+
+class ImageBody(FileBody):
+    """An image given with the VM."""
+
+    format: DiskFormat | None = None
+
+
+class NewImageBody(Body):
+    """A named image (D-1)."""
+
+    name: Reference
+    architecture: Literal["x86_64"] = "x86_64"
+    rootfs: FileBody
+    format: DiskFormat | None = None
+    kernel: FileBody | None = None
+    initrd: FileBody | None = None
+    command_line: CommandLine | None = None
+    firmware: Firmware = "bios"
+
+    @model_validator(mode="after")
+    def _kernel_with_initrd(self) -> NewImageBody:
+        if self.initrd is not None and self.kernel is None:
+            raise ValueError("an initrd needs a kernel")
+        return self
+
+
+class NewVmBody(Body):
+    """A VM as it is wanted. What is left out takes the default."""
+
+    name: Name
+    image: Reference | ImageBody
+    host: HostId | None = None
+    cpu_millicores: Annotated[int, Field(ge=100, le=32_000)] = 1000
+    memory_mib: Annotated[int, Field(ge=64, le=4 << 20)] = 512
+    disk_gib: Annotated[int, Field(ge=1, le=64 << 10)] | None = None
+    power_state: PowerState = PowerState.RUNNING
+    ssh_authorized_keys: Keys = ()
+    user_data: UserData | None = None
+    hypervisor: Literal["auto", "qemu"] = "auto"
+    on_guest_poweroff: Literal["start", "stop"] = "start"
+    stop_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 90
+    boot_priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    labels: Labels = {}
+    metadata: Metadata = {}
+
+
+class ChangeVmBody(Body):
+    """What of a VM may be changed. Only the fields that are there are changed."""
+
+    power_state: PowerState | None = None
+    disk_gib: Annotated[int, Field(ge=1, le=64 << 10)] | None = None
+    ssh_authorized_keys: Keys | None = None
+    metadata: Metadata | None = None
+    labels: Labels | None = None
+
+
+class NewHostBody(Body):
+    """A host to enrol. The answer holds its credential, once."""
+
+    name: Name
+    id: HostId | None = None
+
+
+def check_vm_id(value: str) -> VmId:
+    """Return a path's VM id; raise ValueError when it is none."""
+    return check_label(value)

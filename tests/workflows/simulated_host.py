@@ -1,0 +1,259 @@
+"""A host in memory that takes every order of a pass, checks it as the real one does, and answers with what is there.
+
+It stands in for a machine only where a test is about passes; whatever it is sent is validated, and a fence that is not
+the newest is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from model.fence import Fence
+from model.process import ProcessRecord
+from model.record import CreateProgress, HostOrder, LastExit, Observed, Record, View
+from model.step import StepKind
+from model.vm import PowerState
+
+GIB = 1 << 30
+
+
+class Machine:
+    """One VM on the simulated host."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.process: ProcessRecord | None = None
+        self.power = PowerState.STOPPED
+        self.tap = False
+        self.disk_bytes: int | None = None
+        self.fence: Fence | None = None
+        self.revision = 0
+
+
+class SimulatedHost:
+    """`before` and `after` are called with (step name, order) around each effect; they may raise or wait."""
+
+    def __init__(self, host_id: str, instance_id: str, boot_id: str = "boot-1") -> None:
+        self.host_id, self.instance_id, self.boot_id = host_id, instance_id, boot_id
+        self.machines: dict[str, Machine] = {}
+        self.calls: list[str] = []
+        self.starts = 0
+        self.before: Callable[[str, HostOrder], Awaitable[None]] | None = None
+        self.after: Callable[[str, HostOrder], Awaitable[None]] | None = None
+        self.waiting: dict[str, str] = {}
+
+    def machine(self, vm_id: str) -> Machine:
+        return self.machines.setdefault(vm_id, Machine())
+
+    def kill_guest(self, vm_id: str) -> None:
+        self.machine(vm_id).process = None
+        self.machine(vm_id).power = PowerState.STOPPED
+
+    def reboot(self, boot_id: str) -> None:
+        self.boot_id = boot_id
+        for vm_id in self.machines:
+            self.kill_guest(vm_id)
+            self.machine(vm_id).tap = False
+
+    def activities(self) -> list[Callable[..., Awaitable[View]]]:
+        names = ["find_vm", *_EFFECTS]
+        return [self._activity(name) for name in names]
+
+    def _activity(self, name: str) -> Callable[[HostOrder], Awaitable[View]]:
+        @activity.defn(name=name)
+        async def run(order: HostOrder) -> View:
+            return await self._run(name, order)
+
+        return run
+
+    async def _run(self, name: str, order: HostOrder) -> View:
+        self._check(order)
+        self.calls.append(name)
+        heartbeats = asyncio.create_task(_heartbeat())
+        try:
+            if self.before is not None:
+                await self.before(name, order)
+            machine = self.machine(order.vm_id)
+            self._check(order)
+            if name in self.waiting:
+                return self.view(order.vm_id).model_copy(update={"waiting": self.waiting[name]})
+            if name != "find_vm":
+                machine.revision += 1
+                _EFFECTS[name](self, machine, order)
+            if self.after is not None:
+                await self.after(name, order)
+        finally:
+            heartbeats.cancel()
+        return self.view(order.vm_id)
+
+    def _check(self, order: HostOrder) -> None:
+        fence = order.fence
+        if (fence.host_id, fence.instance_id) != (self.host_id, self.instance_id):
+            raise ApplicationError("another host's order", type="Fenced", non_retryable=True)
+        machine = self.machine(order.vm_id)
+        if machine.fence is not None and fence.order < machine.fence.order:
+            raise ApplicationError("an older order", type="Fenced", non_retryable=True)
+        machine.fence = fence
+
+    def view(self, vm_id: str) -> View:
+        machine = self.machine(vm_id)
+        nothing = machine.record is None and machine.process is None and not machine.tap and machine.disk_bytes is None
+        observed = Observed(
+            boot_id=self.boot_id,
+            power_state=machine.power,
+            process=machine.process,
+            disk_bytes=machine.disk_bytes,
+            nothing=nothing,
+            revision=machine.revision,
+            address="10.0.0.9" if machine.record else None,
+            last_exit=LastExit(at=datetime.now(UTC), by="host", reason="gone") if not machine.process else None,
+            seen_at=datetime.now(UTC),
+        )
+        return View(record=machine.record, observed=observed)
+
+
+async def _heartbeat() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(1)
+
+
+def _update(machine: Machine, **changes: object) -> None:
+    assert machine.record is not None
+    machine.record = machine.record.model_copy(update=changes)
+
+
+def _progress(machine: Machine, **changes: object) -> None:
+    assert machine.record is not None
+    assert machine.record.create is not None
+    _update(machine, create=machine.record.create.model_copy(update=changes))
+
+
+def _prepared(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.process, machine.power, machine.disk_bytes = None, PowerState.STOPPED, None
+    progress = CreateProgress(pass_number=order.fence.pass_number)
+    machine.record = Record(input_digest=order.input_digest, create=progress)
+
+
+def _image(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _progress(machine, image=True)
+
+
+def _root_disk(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.disk_bytes = (order.disk_gib or 1) * GIB
+    _update(machine, disk_bytes=machine.disk_bytes)
+    _progress(machine, disk=True)
+
+
+def _seed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, seed_digest=order.input_digest)
+    if machine.record is not None and machine.record.create is not None:
+        _progress(machine, seed=True)
+
+
+def _booted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    assert machine.record is not None
+    machine.tap = True
+    if machine.process is None:
+        host.starts += 1
+        machine.process = ProcessRecord(pid=host.starts, start_time=host.starts, boot_id=host.boot_id, uid=1)
+    machine.power = PowerState.RUNNING
+    _update(machine, stop_intended=False)
+    if machine.record.create is not None:
+        _progress(machine, booted=True)
+    else:
+        _update(machine, boot_id=host.boot_id)
+
+
+def _completed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, boot_id=host.boot_id, create=None, stop_intended=order.power_state is PowerState.STOPPED)
+    _applied(host, machine, order)
+
+
+def _applied(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(
+        machine,
+        applied_generation=order.generation,
+        applied_spec_generation=order.spec_generation,
+        applied_restart_generation=order.restart_generation,
+        restart_of=None,
+    )
+
+
+def _paused(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.power = PowerState.PAUSED
+
+
+def _resumed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.power = PowerState.RUNNING
+
+
+def _stopped(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, stop_intended=True)
+    machine.process, machine.power = None, PowerState.STOPPED
+
+
+def _stop_recorded(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, stop_intended=True, boot_id=host.boot_id)
+
+
+def _restart_noted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, restart_of=machine.process)
+
+
+def _disk_size(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.disk_bytes = (order.disk_gib or 1) * GIB
+    _update(machine, disk_bytes=machine.disk_bytes)
+
+
+def _quarantined(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, quarantined_at=datetime.now(UTC))
+    _stopped(host, machine, order)
+
+
+def _released(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, quarantined_at=None)
+
+
+def _destroyed(kind: StepKind) -> Callable[[SimulatedHost, Machine, HostOrder], None]:
+    def destroy(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+        if kind is StepKind.DESTROY_PROCESS:
+            machine.process = None
+        elif kind is StepKind.DESTROY_NETWORK:
+            machine.tap = False
+        elif kind is StepKind.DESTROY_STORAGE:
+            machine.disk_bytes = None
+        if machine.record is not None:
+            _update(machine, destroyed=(*machine.record.destroyed, kind.value))
+        if kind is StepKind.DESTROY_RECORDS:
+            machine.record = None
+
+    return destroy
+
+
+_EFFECTS: dict[str, Callable[[SimulatedHost, Machine, HostOrder], None]] = {
+    "ensure_prepared": _prepared,
+    "ensure_image": _image,
+    "ensure_root_disk": _root_disk,
+    "ensure_seed": _seed,
+    "ensure_booted": _booted,
+    "ensure_completed": _completed,
+    "ensure_applied": _applied,
+    "ensure_paused": _paused,
+    "ensure_resumed": _resumed,
+    "ensure_stopped": _stopped,
+    "ensure_stop_recorded": _stop_recorded,
+    "ensure_restart_noted": _restart_noted,
+    "ensure_disk_size": _disk_size,
+    "ensure_quarantined": _quarantined,
+    "ensure_released": _released,
+    "ensure_process_destroyed": _destroyed(StepKind.DESTROY_PROCESS),
+    "ensure_network_destroyed": _destroyed(StepKind.DESTROY_NETWORK),
+    "ensure_storage_destroyed": _destroyed(StepKind.DESTROY_STORAGE),
+    "ensure_records_destroyed": _destroyed(StepKind.DESTROY_RECORDS),
+}

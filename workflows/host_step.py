@@ -1,0 +1,138 @@
+"""How a pass does one step on the VM's host: the order, the queue, the wait for a poke, what ends it early."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+from temporalio.workflow import ActivityConfig
+
+from activities.passes import PassActivities
+from activities.vm import VmActivities
+from model.base import Lenient
+from model.decide import supersedes
+from model.fence import Fence
+from model.passes import PassRef
+from model.record import HostOrder, View
+from model.row import Row
+from model.step import WORDS, StepKind
+from model.temporal import LOOK_AGAIN, bulk_queue, host_queue
+from workflows import policies
+from workflows.failures import Failure, FailureKind, read_failure
+
+HostMethod = Callable[[Any, HostOrder], Awaitable[View]]
+
+
+class StepEnded(Exception):
+    """A host step ended without its result."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class HostSteps:
+    """The part of a pass that talks to the host. It keeps the newest row and the newest view."""
+
+    row: Row
+
+    def __init__(self, vm_id: str) -> None:
+        self.vm_id = vm_id
+        self.view: View | None = None
+        self.current = StepKind.WAIT
+        self.step_number = 0
+        self.claimed = False
+        self.booted = False
+        self.poked = False
+
+    @workflow.signal(name=LOOK_AGAIN)
+    def look_again(self) -> None:
+        """Something changed: read the row again. A poke carries nothing."""
+        self.poked = True
+
+    @property
+    def pass_number(self) -> int:
+        return self.row.status.pass_number
+
+    async def look(self) -> None:
+        """Look at the VM on its host; the fence that this raises stops whatever an older pass still does there."""
+        await self.host(VmActivities.find_vm, policies.LOOK, "looking at the host")
+
+    async def host(
+        self, method: HostMethod, policy: ActivityConfig, words: str | None = None, *, bulk: bool = False
+    ) -> None:
+        """Do one step on the host and keep its answer; raise StepEnded when it failed or was superseded."""
+        summary = words or WORDS[self.current]
+        state = self.row.host
+        if state.instance_id is None or state.silent or method.__name__ not in state.activity_names:
+            raise StepEnded(Failure(FailureKind.NOT_PICKED_UP, "the host does not report"))
+        self.step_number += 1
+        queue = bulk_queue if bulk else host_queue
+        handle: workflow.ActivityHandle[View] = workflow.start_activity_method(
+            cast("Any", method),
+            self._order(state.instance_id),
+            task_queue=queue(state.host_id, state.instance_id),
+            summary=summary,
+            **policy,
+        )
+        await self._await_or_supersede(handle)
+        try:
+            self.view = await handle
+        except ActivityError as error:
+            raise StepEnded(read_failure(error, summary)) from None
+
+    async def _await_or_supersede(self, handle: workflow.ActivityHandle[View]) -> None:
+        """While the step runs, read the row at each poke and cancel the step if a newer wish makes it pointless."""
+        digest = self.row.desired.input_digest
+        while not handle.done():
+            await workflow.wait_condition(lambda: self.poked or handle.done())
+            if handle.done() or not self.poked:
+                continue
+            self.poked = False
+            row = await self.store(PassActivities.read_vm, PassRef(vm_id=self.vm_id, pass_number=self.pass_number))
+            if row is None:
+                continue
+            self.row = row
+            if not row.owner or supersedes(row, self.current, digest):
+                handle.cancel()
+
+    async def store(self, method: Callable[[PassActivities, Any], Awaitable[Any]], request: Lenient) -> Any:
+        raise NotImplementedError
+
+    def _order(self, instance_id: str) -> HostOrder:
+        row, desired = self.row, self.row.desired
+        return HostOrder(
+            vm_id=self.vm_id,
+            project=row.project,
+            fence=Fence(
+                fleet_id=row.fleet_id,
+                host_id=row.host.host_id,
+                instance_id=instance_id,
+                epoch=row.epoch,
+                pass_number=self.pass_number,
+                step=self.step_number,
+            ),
+            min_worker_version=row.min_worker_version,
+            input_digest=desired.input_digest,
+            power_state=desired.power_state,
+            generation=desired.generation,
+            spec_generation=desired.spec_generation,
+            restart_generation=desired.restart_generation,
+            rebuild_generation=desired.rebuild_generation,
+            disk_gib=desired.disk_gib,
+            stop_timeout_seconds=desired.stop_timeout_seconds,
+        )
+
+    async def wait_inside(self, limit: timedelta, summary: str) -> None:
+        """Wait on a durable timer, or until somebody pokes."""
+        if limit <= timedelta(0):
+            return
+        try:
+            await workflow.wait_condition(
+                lambda: self.poked, timeout=max(limit, timedelta(seconds=1)), timeout_summary=summary
+            )
+        except TimeoutError:
+            return

@@ -1,0 +1,116 @@
+"""What the end of a step means for the row: phase, error, pause, and when to look next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from model.decide import pass_type_of
+from model.passes import Outcome, PassRef
+from model.record import View
+from model.row import Row
+from model.step import Step, StepKind
+from model.vm import Phase
+from workflows import policies
+from workflows.failures import Failure, FailureKind
+
+IMAGE_PATIENCE = timedelta(minutes=15)
+LOOK_ANYWAY = timedelta(seconds=60)
+
+_DESTROYING = frozenset(
+    {
+        StepKind.MARK_DESTROYING,
+        StepKind.DESTROY_PROCESS,
+        StepKind.DESTROY_NETWORK,
+        StepKind.DESTROY_STORAGE,
+        StepKind.DESTROY_RECORDS,
+        StepKind.RECORD_GONE,
+    }
+)
+
+
+def phase_during(row: Row, kind: StepKind) -> Phase:
+    """Return the phase that a user sees while a step runs."""
+    if row.desired.deleted:
+        return Phase.DESTROYING if kind in _DESTROYING and row.status.destroying else Phase.QUARANTINED
+    if row.status.first_ready_at is None:
+        return Phase.CREATING
+    return Phase.READY if kind is StepKind.RELEASE else row.status.phase
+
+
+def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, booted: bool) -> Outcome | None:
+    """State what a pass found that can do nothing more now."""
+    outcome = Outcome(**ref.model_dump(), step=step_number, phase=row.status.phase, view=view)
+    if step.kind is StepKind.SETTLED:
+        first = row.status.first_ready_at is None
+        return outcome.model_copy(
+            update={
+                "phase": Phase.READY,
+                "failures": 0,
+                "observed_generation": row.desired.generation,
+                "completed": True,
+                "write_error": booted or first,
+            }
+        )
+    if step.kind is StepKind.REST:
+        told = None if row.status.resting else view.unreadable or step.reason
+        return outcome.model_copy(update={"phase": Phase.FAILED, "write_error": told is not None, "error": told})
+    if step.kind is StepKind.GRACE:
+        return outcome.model_copy(update={"phase": Phase.QUARANTINED, "failures": 0})
+    return outcome.model_copy(update={"words": f"waiting: {step.reason}"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a pass goes on after a failed step. `fields` are those of the Outcome to write."""
+
+    fields: dict[str, Any]
+    give_back: bool = False
+    counted: bool = False
+    ends: bool = True
+    rests: bool = False
+    due_at: datetime | None = field(default=None)
+
+
+def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, jitter: float) -> Verdict:
+    """Decide what a failed step means: for the VM's error and attempts, and for when to try again."""
+    attempted = row.status.attempt_pass == row.status.pass_number
+    phase = row.status.phase
+    told = {"phase": phase, "write_error": True, "error": failure.text}
+    if failure.kind is FailureKind.NOT_PICKED_UP:
+        fields = {"phase": phase, "words": "waiting for the host to report and take up work"}
+        return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
+    if failure.kind is FailureKind.BELOW_FLOOR:
+        return Verdict({**told, "phase": Phase.FAILED}, give_back=attempted, due_at=now + LOOK_ANYWAY)
+    if failure.kind is FailureKind.AWAY:
+        pause = policies.pause_after_failure(row.status.failures + 1) * jitter
+        fields = {**told, "failures": row.status.failures + 1}
+        return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + pause)
+    if pass_type_of(row) != "CreateVm":
+        return _after_failed_step(row, told, now=now, jitter=jitter)
+    if failure.kind is FailureKind.PERMANENT:
+        return Verdict({**told, "phase": Phase.FAILED, "resting": True}, ends=True, rests=True)
+    if failure.kind is FailureKind.IMAGE_UNREACHABLE:
+        since = row.status.unreachable_since or now
+        if now - since < IMAGE_PATIENCE:
+            retry_at = now + policies.ATTEMPT_PAUSES[1] * jitter
+            fields = {**told, "unreachable_since": since, "retry_at": retry_at}
+            return Verdict(fields, give_back=attempted, due_at=retry_at)
+    return _after_failed_attempt(row, told, now=now, jitter=jitter)
+
+
+def _after_failed_attempt(row: Row, told: dict[str, Any], *, now: datetime, jitter: float) -> Verdict:
+    """L-C4: the attempt is used up; the last one leaves the VM failed and resting."""
+    if row.status.create_attempts >= row.max_create_attempts:
+        return Verdict({**told, "phase": Phase.FAILED, "resting": True}, rests=True)
+    retry_at = now + policies.pause_after_attempt(row.status.create_attempts) * jitter
+    return Verdict({**told, "phase": Phase.CREATING, "retry_at": retry_at}, due_at=retry_at)
+
+
+def _after_failed_step(row: Row, told: dict[str, Any], *, now: datetime, jitter: float) -> Verdict:
+    """L-V5: shown, and tried again with growing pauses, for ever."""
+    failures = row.status.failures + 1
+    retry_at = now + policies.pause_after_failure(failures) * jitter
+    phase = row.status.phase if row.desired.deleted else Phase.FAILED
+    return Verdict({**told, "phase": phase, "failures": failures, "retry_at": retry_at}, ends=False, due_at=retry_at)

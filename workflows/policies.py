@@ -1,0 +1,69 @@
+"""Time limits and retries of every kind of step, nested: a program's patience < its step < its pass (L-G6).
+
+A host step is repeated by Temporal only for what says nothing about the VM: its worker died, an earlier step of the
+same VM still ends, the API did not answer. What failed on the host is counted and paced by the pass instead.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
+
+PASS_TIMEOUT = timedelta(minutes=30)
+RENEW_CLAIM_EVERY = timedelta(seconds=60)
+INSIDE_WAIT_LIMIT = timedelta(seconds=60)
+PICKUP_TIMEOUT = timedelta(seconds=60)
+HEARTBEAT_TIMEOUT = timedelta(seconds=12)
+STOP_MARGIN = timedelta(seconds=30)
+CLAIM_LASTS = timedelta(minutes=2)
+
+_COUNTED_BY_THE_PASS = ["StepFailed", "OutOfSpace", "ImageUnreachable"]
+
+STORE = LocalActivityConfig(
+    start_to_close_timeout=timedelta(seconds=2),
+    schedule_to_close_timeout=timedelta(seconds=6),
+    retry_policy=RetryPolicy(maximum_attempts=2, initial_interval=timedelta(milliseconds=100)),
+)
+
+
+def _host_step(start_to_close: timedelta) -> ActivityConfig:
+    return ActivityConfig(
+        schedule_to_start_timeout=PICKUP_TIMEOUT,
+        start_to_close_timeout=start_to_close,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=1),
+            maximum_interval=timedelta(seconds=10),
+            maximum_attempts=6,
+            non_retryable_error_types=_COUNTED_BY_THE_PASS,
+        ),
+    )
+
+
+LOOK = _host_step(timedelta(seconds=20))
+PROMPT = _host_step(timedelta(minutes=2))
+IMAGE = _host_step(timedelta(minutes=12))
+DISK = _host_step(timedelta(minutes=10))
+
+
+def stop_step(stop_timeout_seconds: int) -> ActivityConfig:
+    """Limit a stop: the guest's own patience, then the kill and its proof."""
+    return _host_step(timedelta(seconds=stop_timeout_seconds) + STOP_MARGIN)
+
+
+ATTEMPT_PAUSES = tuple(timedelta(seconds=s) for s in (5, 30, 120, 600))
+FIRST_PAUSE = timedelta(seconds=2)
+LONGEST_PAUSE = timedelta(minutes=5)
+
+
+def pause_after_attempt(attempts: int) -> timedelta:
+    """Return the pause after the given number of create attempts, before jitter (L-C4)."""
+    return ATTEMPT_PAUSES[min(max(attempts, 1), len(ATTEMPT_PAUSES)) - 1]
+
+
+def pause_after_failure(failures: int) -> timedelta:
+    """Return the pause after the given number of failures in a row, before jitter (L-V5)."""
+    return min(FIRST_PAUSE * 2 ** min(max(failures, 1) - 1, 10), LONGEST_PAUSE)
