@@ -1,0 +1,82 @@
+"""The fleet's one row: its id, its epoch, and whether the control plane can hear (H-R1, H-S10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from model.ids import new_id
+from store.database import reading, transaction
+
+if TYPE_CHECKING:
+    from store.database import Connection, Pool
+
+HEARING_GAP = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """One read of the fleet's row. `behind`: the database is not the one that was noted; nothing is destroyed."""
+
+    id: str
+    epoch: int
+    frozen: bool
+    behind: bool
+    min_worker_version: str | None
+    max_create_attempts: int
+    host_silent_after: timedelta
+    heard_at: datetime | None
+    hearing_since: datetime | None
+
+
+async def ensure_fleet(pool: Pool) -> Fleet:
+    """Make the fleet's row once, note which database it lives in, and return it.
+
+    A later start on another system or timeline marks the store as behind: it was restored or copied (H-R1).
+    """
+    async with transaction(pool) as connection:
+        await connection.execute(
+            """insert into fleet (id, system_identifier, timeline)
+            select $1, s.system_identifier::text, c.timeline_id from pg_control_system() s, pg_control_checkpoint() c
+            on conflict do nothing""",
+            new_id(),
+        )
+        await connection.execute(
+            """update fleet set behind = true from pg_control_system() s, pg_control_checkpoint() c
+            where not behind
+                and (fleet.system_identifier, timeline) is distinct from (s.system_identifier::text, c.timeline_id)"""
+        )
+        return await read_fleet(connection)
+
+
+async def get_fleet(pool: Pool) -> Fleet:
+    """Read the fleet's row."""
+    async with reading(pool) as connection:
+        return await read_fleet(connection)
+
+
+async def note_hearing(pool: Pool) -> None:
+    """Say that the API can hear hosts now. It says so every 10 s; after a gap of 30 s it has heard since now only."""
+    async with reading(pool) as connection:
+        await connection.execute(
+            """update fleet set heard_at = now(), hearing_since = case
+                when heard_at is null or heard_at < now() - $1::interval then now() else hearing_since end""",
+            HEARING_GAP,
+        )
+
+
+async def set_floor(pool: Pool, min_worker_version: str | None) -> None:
+    """Set the least release of a host worker (H-S5)."""
+    async with reading(pool) as connection:
+        await connection.execute("update fleet set min_worker_version = $1", min_worker_version)
+
+
+async def read_fleet(connection: Connection) -> Fleet:
+    record = await connection.fetchrow(
+        """select id, epoch, frozen, behind, min_worker_version, max_create_attempts, host_silent_after, heard_at,
+            hearing_since from fleet"""
+    )
+    if record is None:
+        raise RuntimeError("the fleet has no row: ensure_fleet runs first")
+    return Fleet(**{name: record[name] for name in Fleet.__dataclass_fields__})
