@@ -1,0 +1,95 @@
+"""The settings of Hostler's processes, from the environment. The command line uses it: nothing heavy is imported."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from drivers.names import HostNames
+
+DEFAULT_URL = "http://127.0.0.1:8460"
+
+
+def default_home() -> Path:
+    """Return the state directory of an installation that names none: root's is the system's, another user's its own."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/hostler")
+    return Path.home() / ".local" / "share" / "hostler"
+
+
+class Settings(BaseSettings):
+    """What every process needs to find its state, the API, Temporal and Postgres (`HOSTLER_…`).
+
+    `temporal_profile` names a profile of a `temporal.toml` (address, namespace, TLS) and wins over address and
+    namespace; `temporal_config_file` is that file, else Temporal's own place for it.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HOSTLER_", frozen=True, extra="ignore", populate_by_name=True)
+
+    home: Path = Field(default_factory=default_home)
+    url: str = DEFAULT_URL
+    token: SecretStr | None = None
+    temporal_address: str = "127.0.0.1:7233"
+    temporal_namespace: str = "default"
+    temporal_profile: str | None = None
+    temporal_config_file: Path | None = None
+    temporal_ui_url: str | None = None
+    database_url: SecretStr | None = Field(
+        default=None, validation_alias=AliasChoices("HOSTLER_DATABASE_URL", "DATABASE_URL", "database_url")
+    )
+    log_format: Literal["json", "console"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    host_silent_after_seconds: int = 90
+
+    @property
+    def master_key_file(self) -> Path:
+        """Return the path of the fleet's master key; no backup of Postgres holds it (S-42)."""
+        return self.home / "keys" / "master.key"
+
+    @property
+    def host_home(self) -> Path:
+        """Return the state directory of the host worker."""
+        return self.home / "host"
+
+
+class HostSettings(BaseSettings):
+    """What one host worker takes from its host, and how much it does at once (`HOSTLER_HOST_…`).
+
+    0 means no limit for creates (L-C7). `image_file_root` is the only folder that `file:` images may come from.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
+
+    bridge: str = "hostler0"
+    table: str = "hostler"
+    tap_prefix: str = "hst"
+    cgroup: str = "hostler"
+    uid_base: int = 200_000
+    uid_count: int = 10_000
+    subnet: IPv4Network = IPv4Network("10.84.0.0/24")
+    netns: str | None = None
+    max_concurrent_creates: int = Field(default=2, ge=0)
+    max_concurrent_boots: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=0)
+    image_file_root: Path | None = None
+    boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
+    machine_id_path: Path = Path("/etc/machine-id")
+    allow_emulated_guests: bool = False
+
+    @property
+    def names(self) -> HostNames:
+        """Return the installation's names; raise Invalid where one does not fit."""
+        return HostNames(
+            bridge=self.bridge,
+            table=self.table,
+            tap_prefix=self.tap_prefix,
+            cgroup=self.cgroup,
+            uid_base=self.uid_base,
+            uid_count=self.uid_count,
+            subnet=self.subnet,
+            netns=self.netns,
+        )
