@@ -71,13 +71,14 @@ class View(Lenient):
     """The answer of every host step: what is there after it.
 
     `waiting` is the text of L-G10 when the step could not begin and keeps its place on the host. `unreadable` is the
-    reason of L-G8.
+    reason of L-G8. `answers` is the order's fence, set around the step: an answer to an earlier order proves nothing.
     """
 
     record: Record | None
     observed: Observed
     waiting: str | None = None
     unreadable: str | None = None
+    answers: Fence | None = None
 
 
 class HostOrder(Lenient):

@@ -1,0 +1,97 @@
+"""Which release runs which pass: control workers are one Worker Deployment, passes stay on the build they began on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from datetime import timedelta
+
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import WorkerDeploymentConfig
+
+from model.errors import Unavailable
+
+DEPLOYMENT = "hostler-control"
+_CALL_TIMEOUT = timedelta(seconds=5)
+_PAUSE_SECONDS = 0.1
+_MAY_PASS = {
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.CANCELLED,
+}
+
+
+def deployment_config(build_id: str) -> WorkerDeploymentConfig:
+    """Return the versioning of a control worker of this build; passes stay on the build that they began on."""
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(deployment_name=DEPLOYMENT, build_id=build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
+async def current_build(client: Client) -> str | None:
+    """Return the build that new passes begin on, or None when there is none yet."""
+    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=DEPLOYMENT)
+    try:
+        answer = await client.workflow_service.describe_worker_deployment(request, timeout=_CALL_TIMEOUT)
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+    return answer.worker_deployment_info.routing_config.current_deployment_version.build_id or None
+
+
+async def make_current(client: Client, build_id: str, *, timeout_seconds: float = 30) -> bool:
+    """Let new passes begin on this build unless a newer one is current; return whether this build is current now.
+
+    Call it while the worker polls: the server learns of a build from its first poll. Errors: Unavailable.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            current = await current_build(client)
+            if current == build_id:
+                return True
+            if current is not None and _order(current) > _order(build_id):
+                return False
+            await _set_current(client, build_id)
+            return True
+        except RPCError as error:
+            if error.status not in _MAY_PASS or time.monotonic() > deadline:
+                raise Unavailable(
+                    f"Temporal does not make build {build_id} of {DEPLOYMENT} current: passes wait until it does"
+                ) from error
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _set_current(client: Client, build_id: str) -> None:
+    await client.workflow_service.set_worker_deployment_current_version(
+        SetWorkerDeploymentCurrentVersionRequest(
+            namespace=client.namespace,
+            deployment_name=DEPLOYMENT,
+            build_id=build_id,
+            identity=client.identity,
+            ignore_missing_task_queues=True,
+        ),
+        timeout=_CALL_TIMEOUT,
+    )
+
+
+def _order(build_id: str) -> tuple[tuple[int, int | str], ...]:
+    """Order builds as releases: numbers by value, and what a release is still becoming (`.dev0`, `rc1`) before it."""
+    parts: list[tuple[int, int | str]] = []
+    for number, word in re.findall(r"([0-9]+)|([a-z]+)", build_id.lower()):
+        parts.append((2, int(number)) if number else (0, word))
+    return (*parts, (1, 0))
