@@ -1,0 +1,149 @@
+"""Hostler's own processes: API and control worker as `hostler`, the host worker as root (S-2).
+
+They are told by their environment where everything is; what is secret lies in files that only their user reads (S-42).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+
+from drivers.confine import PROGRAM_FOLDERS
+from model.process import ProcessRecord
+from model.temporal import CONTROL_QUEUE
+from workers import service_postgres, service_temporal, users
+from workers.installation import Installation, project_root, python
+from workers.service import Service
+
+API, CONTROL, HOST = "api", "control", "host"
+_STEADY_SECONDS = 1.0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_ANSWER_SECONDS = 5.0
+
+
+def installation_services(installation: Installation) -> tuple[Service, ...]:
+    """List all services of an installation, in the order in which they start; they stop in reverse."""
+    own = (service_postgres.postgres_service(installation),) if installation.settings.own_database else ()
+    temporal = service_temporal.temporal_service(installation)
+    return (*own, temporal, api_service(installation), control_service(installation), host_service(installation))
+
+
+def api_service(installation: Installation) -> Service:
+    """Describe the API."""
+
+    async def ready(process: ProcessRecord) -> bool:
+        return await http_status(installation.ports.api, "/readyz") == 200
+
+    return Service(
+        name=API,
+        user=users.HOSTLER,
+        argv=module_arguments("workers.api"),
+        environment=environment(installation),
+        ready=ready,
+        requires=(service_postgres.NAME,),
+        bind=(installation.home,),
+    )
+
+
+def control_service(installation: Installation) -> Service:
+    """Describe the control worker; it is ready once Temporal has seen that very process poll."""
+
+    async def ready(process: ProcessRecord) -> bool:
+        words = ("task-queue", "describe", "--task-queue", CONTROL_QUEUE, "--output", "json")
+        asked = await service_temporal.call(installation, *words)
+        return asked.returncode == 0 and polls(asked.stdout, process.pid)
+
+    return Service(
+        name=CONTROL,
+        user=users.HOSTLER,
+        argv=module_arguments("workers.control"),
+        environment=environment(installation),
+        ready=ready,
+        requires=(service_postgres.NAME, service_temporal.NAME, API),  # the API brings the schema up to date
+        bind=(installation.home,),
+    )
+
+
+def host_service(installation: Installation) -> Service:
+    """Describe the host worker. It outlives the rest of the fleet, so it requires nothing but its enrolment."""
+
+    async def ready(process: ProcessRecord) -> bool:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / _TICKS_PER_SECOND >= _STEADY_SECONDS
+
+    return Service(
+        name=HOST,
+        user=users.ROOT,
+        argv=module_arguments("workers.host"),
+        environment={**environment(installation), **host_environment(installation)},
+        ready=ready,
+        needs=installation.host_credentials,
+        stop_seconds=30.0,
+    )
+
+
+def module_arguments(module: str) -> tuple[str, ...]:
+    # -P: the working directory is not a place to import from.
+    return (python(), "-P", "-m", module)
+
+
+def environment(installation: Installation) -> dict[str, str]:
+    """Return what every process of ours is told. Nothing secret: other users may see a process' environment (S-42)."""
+    own = {"HOSTLER_DATABASE_URL": installation.database_url}
+    given = {"HOSTLER_DATABASE_URL_FILE": str(installation.database_url_file)}
+    return {
+        "LANG": "C.UTF-8",
+        "PATH": PROGRAM_FOLDERS,
+        "PYTHONPATH": str(project_root()),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **installation.settings.environment,
+        "HOSTLER_HOME": str(installation.home),
+        "HOSTLER_URL": installation.url,
+        "HOSTLER_TEMPORAL_ADDRESS": installation.temporal_address,
+        "HOSTLER_TEMPORAL_NAMESPACE": service_temporal.NAMESPACE,
+        "HOSTLER_TEMPORAL_UI_URL": installation.ui_url,
+        **(own if installation.settings.own_database else given),
+    }
+
+
+def host_environment(installation: Installation) -> dict[str, str]:
+    """Return what only the host worker is told: the names that this installation has on the host."""
+    settings = installation.settings
+    told = {
+        "HOSTLER_HOST_BRIDGE": settings.bridge,
+        "HOSTLER_HOST_TABLE": settings.table,
+        "HOSTLER_HOST_TAP_PREFIX": settings.tap_prefix,
+        "HOSTLER_HOST_CGROUP": settings.cgroup,
+        "HOSTLER_HOST_UID_BASE": str(settings.uid_base),
+        "HOSTLER_HOST_UID_COUNT": str(settings.uid_count),
+        "HOSTLER_HOST_SUBNET": str(settings.subnet),
+        "HOSTLER_HOST_NETNS": settings.netns,
+        "HOSTLER_HOST_BOOT_ID_PATH": settings.boot_id_path,
+    }
+    defaults = {"HOSTLER_HOST_IMAGE_FILE_ROOT": str(installation.images_served), **settings.environment}
+    return defaults | {name: value for name, value in told.items() if value is not None}
+
+
+async def http_status(port: int, path: str) -> int | None:
+    """Ask a server on loopback by HTTP/1.1; return the status, or None when it does not answer in time."""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+                version, status, *_ = (await reader.readline()).split()
+                return int(status) if version.startswith(b"HTTP/") else None
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, ValueError):
+        return None
+
+
+def polls(description: bytes, pid: int) -> bool:
+    """Tell whether a task queue's description lists a poller of this pid; SDKs call themselves pid@machine."""
+    try:
+        return f'"{pid}@' in json.dumps(json.loads(description))
+    except ValueError:
+        return False
