@@ -60,9 +60,11 @@ class SimulatedHost:
             self.kill_guest(vm_id)
             self.machine(vm_id).tap = False
 
+    def names(self) -> list[str]:
+        return ["find_vm", *_EFFECTS]
+
     def activities(self) -> list[Callable[..., Awaitable[View]]]:
-        names = ["find_vm", *_EFFECTS]
-        return [self._activity(name) for name in names]
+        return [self._activity(name) for name in self.names()]
 
     def _activity(self, name: str) -> Callable[[HostOrder], Awaitable[View]]:
         @activity.defn(name=name)
@@ -81,7 +83,8 @@ class SimulatedHost:
             machine = self.machine(order.vm_id)
             self._check(order)
             if name in self.waiting:
-                return self.view(order.vm_id).model_copy(update={"waiting": self.waiting[name]})
+                waiting = {"waiting": self.waiting[name], "answers": order.fence}
+                return self.view(order.vm_id).model_copy(update=waiting)
             if name != "find_vm":
                 machine.revision += 1
                 _EFFECTS[name](self, machine, order)
@@ -89,7 +92,7 @@ class SimulatedHost:
                 await self.after(name, order)
         finally:
             heartbeats.cancel()
-        return self.view(order.vm_id)
+        return self.view(order.vm_id).model_copy(update={"answers": order.fence})
 
     def _check(self, order: HostOrder) -> None:
         fence = order.fence

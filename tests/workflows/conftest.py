@@ -1,0 +1,149 @@
+"""Passes as they run for real: Postgres, Temporal, the control worker; only the host is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.passes import PassActivities
+from model.decide import pass_type
+from model.ids import mac_address, new_id
+from model.temporal import bulk_queue, host_queue, vm_workflow_id
+from runtime.temporal import control_worker_options, poke
+from store.database import Pool
+from store.passes import PassStore
+from tests.workflows.simulated_host import SimulatedHost
+from workflows.converge import ConvergeVm
+from workflows.create import CreateVm
+from workflows.reap import ReapVm
+
+BOUND_SECONDS = 30
+INSTANCE = "i1"
+
+
+@dataclass
+class Fleet:
+    """A small fleet: one host, its rows, the way to wake them."""
+
+    client: Client
+    pool: Pool
+    host: SimulatedHost
+    runs: list[str] = field(default_factory=list)
+
+    async def add_vm(self, **columns: object) -> str:
+        """Insert a row as the API does; `columns` override."""
+        vm_id = new_id()
+        values: dict[str, object] = {
+            "id": vm_id,
+            "project": "default",
+            "name": f"vm-{vm_id[-12:]}",
+            "host_id": self.host.host_id,
+            "spec": {},
+            "secrets": b"",
+            "input_digest": "d1",
+            "fingerprint": "f1",
+            "power_state": "running",
+            "stop_timeout_seconds": 5,
+            "on_guest_poweroff": "start",
+            "mac": mac_address(vm_id),
+            **columns,
+        }
+        names = ", ".join(values)
+        places = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+        async with self.pool.acquire() as connection:
+            await connection.execute(f"insert into vms ({names}) values ({places})", *values.values())
+        return vm_id
+
+    async def change(self, vm_id: str, sql: str, *values: object) -> None:
+        """Change the row as the API does: with a wake, then poke."""
+        async with self.pool.acquire() as connection:
+            await connection.execute(
+                f"update vms set {sql}, wake = wake + 1, due_at = now() where id = $1", vm_id, *values
+            )
+        await self.poke(vm_id)
+
+    async def delete(self, vm_id: str, grace_seconds: float) -> None:
+        await self.change(
+            vm_id,
+            """deleted = true, generation = generation + 1, quarantine_kind = 'tombstone', quarantine_since = now(),
+            quarantine_grace = make_interval(secs => $2), destroy_at = now() + make_interval(secs => $2)""",
+            grace_seconds,
+        )
+
+    async def row(self, vm_id: str) -> dict[str, Any] | None:
+        async with self.pool.acquire() as connection:
+            row = await connection.fetchrow("select * from vms where id = $1", vm_id)
+        return None if row is None else dict(row)
+
+    async def poke(self, vm_id: str) -> None:
+        row = await self.row(vm_id)
+        assert row is not None
+        kind = pass_type(deleted=row["deleted"], created=row["first_ready_at"] is not None)
+        await poke(self.client, kind, vm_id)
+
+    async def until(self, vm_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait for a level of the row, with a bound."""
+        deadline = time.monotonic() + BOUND_SECONDS
+        while True:
+            row = await self.row(vm_id)
+            if row is not None and condition(row):
+                return row
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never came: {row}; calls {self.host.calls}")
+            await asyncio.sleep(0.02)
+
+    async def until_settled(self, vm_id: str) -> dict[str, Any]:
+        return await self.until(vm_id, lambda row: row["due_at"] is None and row["claim_until"] is None)
+
+    async def until_gone(self, vm_id: str) -> None:
+        deadline = time.monotonic() + BOUND_SECONDS
+        while await self.row(vm_id) is not None:
+            assert time.monotonic() < deadline, f"still there: {await self.row(vm_id)}; calls {self.host.calls}"
+            await asyncio.sleep(0.02)
+
+    async def terminate(self, vm_id: str) -> None:
+        await self.client.get_workflow_handle(vm_workflow_id(vm_id)).terminate("by hand")
+
+
+@asynccontextmanager
+async def control_worker(client: Client, pool: Pool) -> AsyncIterator[Worker]:
+    options = control_worker_options(build_id=None)
+    activities = PassActivities(PassStore(pool))
+    methods = [getattr(activities, name) for name in dir(activities) if not name.startswith("_")]
+    async with Worker(client, workflows=[CreateVm, ConvergeVm, ReapVm], activities=methods, **options) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def running_fleet(client: Client, pool: Pool, host_id: str) -> AsyncIterator[Fleet]:
+    """Run a control worker and the two queues of a simulated host."""
+    host = SimulatedHost(host_id, INSTANCE)
+    async with pool.acquire() as connection:
+        await connection.execute(
+            """insert into hosts (id, name, status, instance_id, credential_hash, last_report_at, activity_names)
+            values ($1, $1, 'ready', $2, $3, now() + interval '1 hour', $4)""",
+            host_id,
+            INSTANCE,
+            b"\0" * 32,
+            host.names(),
+        )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(control_worker(client, pool))
+        for queue in (host_queue(host_id, INSTANCE), bulk_queue(host_id, INSTANCE)):
+            worker = Worker(client, task_queue=queue, activities=host.activities(), max_concurrent_activities=200)
+            await stack.enter_async_context(worker)
+        yield Fleet(client, pool, host)
+
+
+@pytest.fixture
+async def fleet(temporal_client: Client, pool: Pool) -> AsyncIterator[Fleet]:
+    async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}") as fleet:
+        yield fleet

@@ -1,0 +1,253 @@
+"""Whole passes on a real Postgres and a real Temporal server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError
+
+from model.record import HostOrder
+from model.temporal import vm_workflow_id
+from tests.workflows.conftest import Fleet
+
+CREATE = [
+    "find_vm",
+    "ensure_prepared",
+    "ensure_image",
+    "ensure_root_disk",
+    "ensure_seed",
+    "ensure_booted",
+    "ensure_completed",
+]
+
+
+async def created(fleet: Fleet, **columns: object) -> str:
+    vm_id = await fleet.add_vm(**columns)
+    await fleet.poke(vm_id)
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    fleet.host.calls.clear()
+    fleet.host.starts = 0
+    return vm_id
+
+
+async def test_a_create_ends_ready(fleet: Fleet):
+    """L-C: each step once, in its order; the run completes; nothing is due any more."""
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready")
+    assert fleet.host.calls == CREATE
+    assert fleet.host.starts == 1
+    assert row["create_attempts"] == 1
+    assert row["observed_generation"] == 1
+    assert row["first_ready_at"] is not None
+    described = await fleet.client.get_workflow_handle(vm_workflow_id(vm_id)).describe()
+    assert described.workflow_type == "CreateVm"
+    assert described.status in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.RUNNING)
+
+
+async def test_a_stopped_vm_is_made_and_not_booted(fleet: Fleet):
+    """L-C12."""
+    vm_id = await fleet.add_vm(power_state="stopped")
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready")
+    assert fleet.host.starts == 0
+    assert row["observed_power_state"] == "stopped"
+
+
+async def test_stop_start_restart(fleet: Fleet):
+    """L-V3, L-V7: each once; the second poke finds nothing to do."""
+    vm_id = await created(fleet)
+    await fleet.change(vm_id, "power_state = 'stopped', generation = generation + 1")
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == 2 and row["due_at"] is None)
+    assert fleet.host.machine(vm_id).process is None
+    await fleet.change(vm_id, "power_state = 'running', generation = generation + 1")
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == 3 and row["due_at"] is None)
+    assert fleet.host.starts == 1
+    before = fleet.host.machine(vm_id).process
+    await fleet.change(vm_id, "restart_generation = restart_generation + 1, generation = generation + 1")
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == 4 and row["due_at"] is None)
+    assert fleet.host.machine(vm_id).process != before
+    assert fleet.host.starts == 2
+    await fleet.poke(vm_id)
+    await fleet.until_settled(vm_id)
+    assert fleet.host.starts == 2
+
+
+async def test_a_dead_guest_and_a_reboot_boot_once_each(fleet: Fleet):
+    """L-V1, L-V2 (cases A2, A7)."""
+    vm_id = await created(fleet)
+    fleet.host.kill_guest(vm_id)
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until_settled(vm_id)
+    fleet.host.reboot("boot-2")
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until_settled(vm_id)
+    assert fleet.host.starts == 2
+    assert fleet.host.machine(vm_id).process is not None
+
+
+async def test_delete_waits_out_its_grace_and_destroys_in_order(fleet: Fleet):
+    """L-R2 to L-R6."""
+    vm_id = await created(fleet)
+    await fleet.delete(vm_id, 2.0)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "quarantined")
+    assert row["destroy_at"] is not None
+    await fleet.until_gone(vm_id)
+    assert fleet.host.calls[-4:] == [
+        "ensure_process_destroyed",
+        "ensure_network_destroyed",
+        "ensure_storage_destroyed",
+        "ensure_records_destroyed",
+    ]
+    async with fleet.pool.acquire() as connection:
+        assert await connection.fetchval("select project from gone where vm_id = $1", vm_id) == "default"
+
+
+async def test_undelete_brings_the_vm_back(fleet: Fleet):
+    """L-R4: the same record and disk, up again, without a create."""
+    vm_id = await created(fleet)
+    await fleet.delete(vm_id, 600)
+    await fleet.until(vm_id, lambda row: row["quarantine_stopped_at"] is not None and row["claim_until"] is None)
+    await fleet.change(
+        vm_id,
+        """deleted = false, generation = generation + 1, quarantine_kind = null, quarantine_since = null,
+        quarantine_grace = null, destroy_at = null, quarantine_stopped_at = null""",
+    )
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    assert row["observed_generation"] == row["generation"]
+    assert fleet.host.machine(vm_id).process is not None
+    assert "ensure_prepared" not in fleet.host.calls
+
+
+async def test_a_permanent_error_rests_and_says_why(fleet: Fleet):
+    """L-C6."""
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_root_disk":
+            raise ApplicationError("1 GiB is wanted, the image has 4", type="Permanent", non_retryable=True)
+
+    fleet.host.before = fail
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "failed" and row["due_at"] is None)
+    assert row["last_error"] == "1 GiB is wanted, the image has 4"
+    assert row["resting"]
+    await fleet.delete(vm_id, 0)
+    await fleet.until_gone(vm_id)
+
+
+async def test_a_failed_attempt_is_counted_and_paused(fleet: Fleet):
+    """L-C4: the error shows, the phase stays creating, the next attempt is due after a pause."""
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_image" and fleet.host.calls.count(name) == 1:
+            raise ApplicationError("the digest does not match", type="StepFailed")
+
+    fleet.host.before = fail
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["retry_at"] is not None and row["claim_until"] is None)
+    assert (row["phase"], row["create_attempts"]) == ("creating", 1)
+    assert row["last_error"] == "the digest does not match"
+    assert 3 < (row["due_at"] - row["updated_at"]).total_seconds() < 12
+    await fleet.change(vm_id, "retry_at = null")
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready")
+    assert row["create_attempts"] == 2
+    assert row["last_error"] is None
+
+
+async def test_waiting_for_a_slot_uses_up_no_attempt(fleet: Fleet):
+    """L-C7."""
+    fleet.host.waiting["ensure_image"] = "waiting for a free create slot (2 of 2 busy)"
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    assert row["status_detail"] == "waiting for a free create slot (2 of 2 busy)"
+    assert row["create_attempts"] == 0
+    fleet.host.waiting.clear()
+    await fleet.change(vm_id, "labels = '{}'")
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready")
+    assert row["create_attempts"] == 1
+
+
+@pytest.mark.parametrize("step", CREATE[1:])
+async def test_delete_while_creating_cancels_and_reaps(fleet: Fleet, step: str):
+    """L-R8 (case F1): at each step; the create never writes `ready` afterwards."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == step and not go.is_set():
+            reached.set()
+            await go.wait()
+
+    fleet.host.before = hold
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await asyncio.wait_for(reached.wait(), 20)
+    await fleet.delete(vm_id, 0)
+    if step == "ensure_completed":
+        go.set()
+    await fleet.until_gone(vm_id)
+    go.set()
+    assert fleet.host.machine(vm_id).process is None
+    assert fleet.host.machine(vm_id).disk_bytes is None
+
+
+@pytest.mark.parametrize("step", CREATE)
+async def test_a_run_terminated_at_each_step_is_started_anew(fleet: Fleet, step: str):
+    """L-G2, L-C1 (case O14): another pass finishes the create; one process, one boot that counts."""
+    reached = asyncio.Event()
+    go = asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == step and not go.is_set():
+            reached.set()
+            await go.wait()
+
+    fleet.host.before = hold
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await asyncio.wait_for(reached.wait(), 20)
+    await fleet.terminate(vm_id)
+    go.set()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    assert fleet.host.machine(vm_id).process is not None
+    assert row["pass_number"] >= 2
+
+
+async def test_a_storm_of_pokes_doubles_nothing(fleet: Fleet):
+    """L-G1: pokes carry nothing."""
+    vm_id = await fleet.add_vm()
+    await asyncio.gather(*(_poke_gently(fleet, vm_id) for _ in range(100)))
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    assert fleet.host.starts == 1
+
+
+async def _poke_gently(fleet: Fleet, vm_id: str) -> None:
+    from model.errors import Unavailable
+
+    try:
+        await fleet.poke(vm_id)
+    except Unavailable:
+        return
+
+
+async def test_a_failed_boot_of_a_created_vm_is_tried_again_for_ever(fleet: Fleet):
+    """L-V5: failed with the reason, a pause, then ready again with the error cleared by the boot (L-V6)."""
+    vm_id = await created(fleet)
+    fleet.host.kill_guest(vm_id)
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_booted" and fleet.host.calls.count(name) == 1:
+            raise ApplicationError("KVM not accessible", type="StepFailed")
+
+    fleet.host.before = fail
+    await fleet.change(vm_id, "labels = '{}'")
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "failed")
+    assert row["last_error"] == "KVM not accessible"
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    assert row["last_error"] is None
+    assert row["failures"] == 0
