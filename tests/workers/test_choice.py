@@ -1,0 +1,110 @@
+"""Names and ports of installations side by side: chosen once, never shared."""
+
+import socket
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import Conflict, Invalid
+from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
+from workers.installation import Installation, check_home, derive_settings, save_installation
+
+
+@given(st.from_regex(r"[a-z][a-z0-9]{0,13}", fullmatch=True))
+def test_every_name_gives_names_that_the_drivers_take(name: str) -> None:
+    settings = derive_settings(name)
+    names = settings.names()
+    assert name in (names.table, names.cgroup)
+    assert names.subnet.is_private
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "a-b", "a" * 15, "a/b", "a\nb"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(Invalid):
+        derive_settings(name)
+
+
+def test_a_later_run_keeps_the_first_ones_choice() -> None:
+    first = choose_settings(None, Wishes(name="one", subnet="10.99.0.0/24", boot_id_path="/a"))
+    assert choose_settings(first, Wishes()) == first
+    assert choose_settings(first, Wishes(name="one", boot_id_path="/b")).boot_id_path == "/b"
+    for wishes in (Wishes(name="two"), Wishes(subnet="10.98.0.0/24"), Wishes(uid_base=400_000), Wishes(netns="x")):
+        with pytest.raises(Conflict, match="was made with"):
+            choose_settings(first, wishes)
+    with pytest.raises(Conflict, match="DATABASE_URL"):
+        choose_settings(first, Wishes(database_url="postgresql://elsewhere"))
+
+
+def test_secrets_are_not_set_into_environments() -> None:
+    """S-42: no secret in a child's environment."""
+    assert choose_settings(None, Wishes(environment={"HOSTLER_LOG_LEVEL": "debug"})).environment
+    for name in ("HOSTLER_TOKEN", "HOSTLER_DATABASE_URL", "PATH"):
+        with pytest.raises(Invalid):
+            choose_settings(None, Wishes(environment={name: "x"}))
+
+
+def test_free_ports_are_remembered() -> None:
+    wishes = Wishes(api_port=0, temporal_port=0, ui_port=0)
+    ports = choose_ports(None, wishes)
+    assert len(set(ports.model_dump().values()) - {0}) == 5
+    assert choose_ports(ports, wishes) == ports
+    assert choose_ports(ports, Wishes()) == ports
+    assert choose_ports(ports, Wishes(api_port=9999)).api == 9999
+    with pytest.raises(Invalid, match="same"):
+        choose_ports(None, Wishes(api_port=9999, ui_port=9999))
+
+
+def test_a_taken_port_is_refused_by_number() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        ports = choose_ports(None, Wishes(api_port=taken, temporal_port=0, ui_port=0))
+        with pytest.raises(Conflict, match=f"port {taken} .--api-port. is taken"):
+            check_ports(ports)
+    check_ports(ports)
+
+
+def test_a_subnet_with_a_route_is_refused_by_name(tmp_path: Path) -> None:
+    routes = tmp_path / "route"
+    routes.write_text(
+        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+        "eth0\t00000000\t010000C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "one0\t0000540A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+    )
+    one = derive_settings("one").model_copy(update={"subnet": IPv4Network("10.84.3.0/24")})
+    check_subnet(one, routes)  # by its own bridge
+    other = one.model_copy(update={"bridge": "other0"})
+    with pytest.raises(Conflict, match=r"10\.84\.3\.0/24 meets the route to 10\.84\.0\.0/16 by one0"):
+        check_subnet(other, routes)
+    check_subnet(other.model_copy(update={"subnet": IPv4Network("10.85.0.0/24")}), routes)
+
+
+def test_what_another_installation_holds_is_refused_by_name(tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    one = Installation(tmp_path / "one", derive_settings("one"))
+    one.run.mkdir(parents=True)
+    save_installation(one)
+    hold_names(one.home, one.settings, registry)
+    hold_names(one.home, one.settings, registry)
+    with pytest.raises(Conflict, match=f"name one: held by the installation in {one.home}"):
+        hold_names(tmp_path / "two", one.settings, registry)
+    two = derive_settings("two").model_copy(update={"uid_base": one.settings.uid_base + 9_999})
+    with pytest.raises(Conflict, match="users from"):
+        hold_names(tmp_path / "two", two, registry)
+    two = derive_settings("two").model_copy(update={"subnet": one.settings.subnet})
+    with pytest.raises(Conflict, match="subnet"):
+        hold_names(tmp_path / "two", two, registry)
+
+    one.settings_file.unlink()  # its state directory is gone
+    hold_names(tmp_path / "two", one.settings, registry)
+
+
+@pytest.mark.parametrize("home", ["/var/lib/a b", "/a,b", "relative", "/a/../b", "/" + "x" * 90])
+def test_unusual_state_directories_are_refused(home: str) -> None:
+    """S-9: a socket path over the limit must not end in another, open place."""
+    with pytest.raises(Invalid):
+        check_home(Installation(Path(home), derive_settings("one")))

@@ -1,0 +1,181 @@
+"""What `hostler up` asks of its own API: enrol this host, wait for its first report, register the demo image."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+
+from drivers.confine import Confinement, python_binds, run_confined
+from drivers.durable import write_durably
+from model.errors import HostlerError, StepFailed, Unavailable
+from workers import users
+from workers.installation import Installation
+from workers.service_hostler import environment, module_arguments
+from workers.service_temporal import NAMESPACE
+from workers.users import need_user
+
+Json = dict[str, Any]
+_TOKEN_SECONDS = 60.0
+_HOST_NAMES = 9
+
+
+class FleetClient:
+    """Speak to the API of an installation on this machine with its admin token."""
+
+    def __init__(self, installation: Installation, token: str) -> None:
+        self._installation = installation
+        self._client = httpx2.AsyncClient(
+            base_url=installation.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=15.0,
+            trust_env=False,  # a proxy of the caller's environment must never see the token
+        )
+
+    async def __aenter__(self) -> FleetClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def call(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
+        """Make one call; return status and document. Raises Unavailable when the API does not answer."""
+        try:
+            answer = await self._client.request(method, path, json=body)
+        except httpx2.HTTPError as error:
+            raise Unavailable("the API did not answer: see its log") from error
+        try:
+            document: object = answer.json()
+        except ValueError:
+            document = {}
+        return answer.status_code, cast("Json", document) if isinstance(document, dict) else {}
+
+    async def ensure_enrolled(self) -> str:
+        """Register this machine as a host unless it is; return the host's id."""
+        if self._installation.host_credentials.exists():
+            return await asyncio.to_thread(read_host_id, self._installation)
+        # A name that is taken belongs to an enrolment whose answer was lost, or to a lost state directory.
+        status, answer = 409, {}
+        for name in host_names():
+            status, answer = await self.call("POST", "/v1/hosts", {"name": name})
+            if status != 409:
+                break
+        check("enrol this host", status, answer)
+        credentials = cast("Json", answer.get("credentials", answer))
+        await asyncio.to_thread(write_credentials, self._installation, credentials)
+        return str(credentials["host_id"])
+
+    async def find_host(self, host_id: str) -> Json:
+        """Read this host as the fleet shows it."""
+        status, host = await self.call("GET", f"/v1/hosts/{host_id}")
+        check("read this host", status, host)
+        return host
+
+    async def await_first_report(self, host_id: str, timeout_seconds: float) -> Json:
+        """Wait until the fleet has heard of this host."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not is_heard(host := await self.find_host(host_id)):  # noqa: ASYNC110 - another process' state
+                    await asyncio.sleep(0.1)
+        except TimeoutError as error:
+            raise StepFailed(f"the host worker sent no report within {timeout_seconds:g} s: see its log") from error
+        return host
+
+    async def ensure_image(self, image: Json) -> None:
+        """Register an image; one reference means one set of digests for ever (D-1), so that a repeat is fine."""
+        status, answer = await self.call("POST", "/v1/images", image)
+        check(f"register image {image['name']}", status, answer)
+
+
+def is_heard(host: Json) -> bool:
+    """Tell whether the host has reported: it then has an instance, and is not silent."""
+    return bool(host.get("instance_id")) and host.get("status") != "joining" and not host.get("silent", False)
+
+
+def check(wish: str, status: int, answer: Json) -> None:
+    """Raise StepFailed with the API's own sentence unless it agreed."""
+    if not 200 <= status < 300:
+        raise StepFailed(f"could not {wish}: {answer.get('detail', f'the API answered {status}')}")
+
+
+def host_names() -> tuple[str, ...]:
+    """Make DNS labels of this machine's name: itself, then numbered."""
+    label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:60] or "host"
+    return (label, *(f"{label}-{number}" for number in range(2, _HOST_NAMES + 1)))
+
+
+def read_host_id(installation: Installation) -> str:
+    return str(json.loads(installation.host_credentials.read_bytes())["host_id"])
+
+
+def write_credentials(installation: Installation, given: Json) -> None:
+    """Store what the host worker authenticates and opens its orders with, for root alone."""
+    document = {
+        "fleet_id": given["fleet_id"],
+        "host_id": given["host_id"],
+        "credential": given["credential"],
+        "sealing_key": given["sealing_key"],
+        "key_version": given["key_version"],
+        "api_url": installation.url,
+        "temporal_address": installation.temporal_address,
+        "namespace": NAMESPACE,
+    }
+    if len(base64.b64decode(str(document["sealing_key"]), validate=True)) != 32:
+        raise StepFailed("the API handed out a sealing key that is not 32 bytes long")
+    write_durably(installation.host_credentials, json.dumps(document, indent=2).encode() + b"\n", mode=0o600)
+
+
+def refresh_credentials(installation: Installation) -> None:
+    """Tell the host worker where API and Temporal are now, if it is enrolled: ports may have been chosen anew."""
+    try:
+        given = cast("Json", json.loads(installation.host_credentials.read_bytes()))
+    except FileNotFoundError:
+        return
+    if (given["api_url"], given["temporal_address"]) != (installation.url, installation.temporal_address):
+        write_credentials(installation, given)
+
+
+async def ensure_token(installation: Installation) -> str:
+    """Return the admin token of the command line; make one as `hostler` unless the stored one is good."""
+    stored = await asyncio.to_thread(read_token, installation.token)
+    if stored is not None:
+        async with FleetClient(installation, stored) as fleet:
+            status, _ = await fleet.call("GET", "/v1/hosts")
+        if status != 401:
+            return stored
+    token = await make_token(installation)
+    await asyncio.to_thread(write_durably, installation.token, token.encode() + b"\n", mode=0o600)
+    return token
+
+
+async def make_token(installation: Installation) -> str:
+    user = need_user(users.HOSTLER)
+    order = Confinement(
+        argv=module_arguments("workers.token"),
+        uid=user.uid,
+        gid=user.gid,
+        environment=environment(installation),
+        bind=(*python_binds(), installation.home),
+    )
+    made = await run_confined(order, timeout_seconds=_TOKEN_SECONDS)
+    words = made.stdout.split()
+    if made.returncode != 0 or not words or not words[-1].startswith(b"hst_"):
+        raise StepFailed(f"could not make the first admin token: workers.token ended with {made.returncode}")
+    return words[-1].decode()
+
+
+def read_token(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def describe_error(error: Exception) -> str:
+    return error.detail if isinstance(error, HostlerError) else type(error).__name__

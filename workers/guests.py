@@ -1,0 +1,96 @@
+"""End every guest of an installation whose host worker has ended, without changing what is wanted of any (`--vms`).
+
+No record is written: to the next host worker the guests are lost, as after a power cut, and it boots them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+
+from drivers.cgroups import Cgroups
+from drivers.hypervisor import Guest
+from drivers.hypervisor.qemu import Qemu
+from drivers.machine import BOOT_ID, read_boot_id
+from drivers.names import HostNames
+from drivers.network import Network
+from drivers.records import Entry, RecordStore
+from drivers.stored import StoredConfig
+from model.errors import HostlerError, StepFailed
+from workers.installation import Installation
+from workers.keeper import end_process
+
+LONGEST_PATIENCE_SECONDS = 30.0
+_END_SECONDS = 10.0
+
+
+async def stop_guests(installation: Installation) -> int:
+    """Ask each guest to power off, end what does not, then end the DHCP server; return how many guests ran.
+
+    Raises StepFailed when something of a guest does not end.
+    """
+    machines = installation.host / "machines"
+    names = installation.settings.names()
+    hypervisor = make_hypervisor(installation, names)
+    records = RecordStore(machines)
+    if machines.exists():
+        await asyncio.to_thread(records.load)
+    stops = [stop_guest(hypervisor, installation.host, entry) for entry in records]
+    stopped = sum(await asyncio.gather(*stops))
+    stopped += await end_unrecorded(hypervisor)
+    if (installation.host / "dnsmasq").exists():
+        await Network(names, installation.host / "dnsmasq").stop_dhcp()
+    return stopped
+
+
+def make_hypervisor(installation: Installation, names: HostNames) -> Qemu:
+    boot_id_path = Path(installation.settings.boot_id_path or BOOT_ID)
+    return Qemu(names, Cgroups.detect(names.cgroup), lambda: read_boot_id(boot_id_path))
+
+
+async def stop_guest(hypervisor: Qemu, host: Path, entry: Entry) -> bool:
+    """Stop one guest, gently at first; tell whether it ran."""
+    if entry.config is None or entry.status is None or entry.status.process is None:
+        return False
+    guest, process = describe_guest(entry.config, host), entry.status.process
+    found = await hypervisor.find(guest, process)
+    if found.process is None:
+        return False
+    patience = min(LONGEST_PATIENCE_SECONDS, entry.config.input.stop_timeout_seconds)
+    if found.power != "paused":  # a paused guest feels no power button
+        with contextlib.suppress(HostlerError):
+            await hypervisor.ask_to_stop(guest, process)
+            await hypervisor.await_end(guest, process, patience)
+    await hypervisor.end(guest, process, _END_SECONDS)
+    await hypervisor.release(guest)
+    return True
+
+
+async def end_unrecorded(hypervisor: Qemu) -> int:
+    """End what still runs as a user of guests: a guest whose record cannot be read."""
+    left = await hypervisor.find_processes()
+    ended = await asyncio.gather(*(end_process(process, signal.SIGTERM, _END_SECONDS) for process in left))
+    if not all(ended):
+        raise StepFailed(f"{ended.count(False)} guest processes do not end: the machine's storage may hang")
+    return len(left)
+
+
+def describe_guest(config: StoredConfig, host: Path) -> Guest:
+    """Say as much of a guest as finding and ending it takes."""
+    folder = host / "machines" / config.vm_id
+    return Guest(
+        vm_id=config.vm_id,
+        uid=config.allocation.uid,
+        gid=config.allocation.uid,
+        cpu_millicores=config.input.cpu_millicores,
+        memory_mib=config.input.memory_mib,
+        mac=config.allocation.mac,
+        disk=folder / "disk",
+        disk_format="qcow2",
+        disk_bytes=0,
+        seed=folder / "seed.iso",
+        sockets=host / "sockets" / config.vm_id,
+        accelerator=config.allocation.accelerator,
+    )

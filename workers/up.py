@@ -1,0 +1,205 @@
+"""Bring up a whole fleet on this machine, or find it running: `python -m workers.up [options]`.
+
+Speaks JSON lines (`workers.events`): steps, and at the end `up` with where everything is, or `error`. Everything can be
+repeated: what is there is adopted, what is missing is made. Ends with 0, 1 (failed) or 2 (something is missing).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from drivers.confine import PROGRAM_FOLDERS, Confinement, launch_detached
+from drivers.durable import write_durably
+from model.errors import Conflict, HostlerError
+from model.process import ProcessRecord
+from runtime.settings import default_home
+from workers import users
+from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
+from workers.demo_image import find_guest, publish_guest
+from workers.events import say_error, say_result, say_step
+from workers.fleet_client import FleetClient, ensure_token, refresh_credentials
+from workers.folders import ensure_folders
+from workers.installation import (
+    Installation,
+    check_home,
+    project_root,
+    python,
+    read_ports,
+    read_settings,
+    save_installation,
+)
+from workers.locks import is_supervised, locked
+from workers.preflight import find_missing
+from workers.progress import Followed, follow
+from workers.service_hostler import API, CONTROL, HOST
+from workers.service_log import opened_log
+from workers.supervisor import NAME as SUPERVISOR
+from workers.users import need_user
+
+REPORT_SECONDS = 60.0
+
+
+def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, Wishes]:
+    """Read the command line: state directory, folder of the demo guest, and what else was wished."""
+    parser = argparse.ArgumentParser(prog="python -m workers.up", description="Bring up Hostler on this machine.")
+    parser.add_argument("--home", type=Path, help="state directory (default: HOSTLER_HOME)")
+    parser.add_argument("--guest", type=Path, help="folder of the demo guest (default: the checkout's newest)")
+    parser.add_argument("--name", help="what bridge, tables, cgroup … are named after (default: hostler)")
+    parser.add_argument("--subnet", help="the guests' IPv4 network")
+    parser.add_argument("--uid-base", type=int, help="first user id of guests")
+    parser.add_argument("--netns", help="named network namespace for guests")
+    parser.add_argument("--boot-id-path", help="where the host worker reads the boot id (default: the kernel's)")
+    for port in ("api", "temporal", "ui"):
+        parser.add_argument(f"--{port}-port", type=int, help="0: a free one, remembered")
+    parser.add_argument("--port", type=int, choices=[0], help="all ports: free ones, remembered")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a HOSTLER_… setting")
+    given = parser.parse_args(words)
+    wishes = Wishes(
+        name=given.name,
+        subnet=given.subnet,
+        uid_base=given.uid_base,
+        netns=given.netns,
+        boot_id_path=given.boot_id_path,
+        api_port=given.port if given.api_port is None else given.api_port,
+        temporal_port=given.port if given.temporal_port is None else given.temporal_port,
+        ui_port=given.port if given.ui_port is None else given.ui_port,
+        database_url=os.environ.get("HOSTLER_DATABASE_URL") or os.environ.get("DATABASE_URL"),
+        environment=dict(pair.partition("=")[::2] for pair in given.set),
+    )
+    home = given.home or Path(os.environ.get("HOSTLER_HOME") or default_home())
+    return home.absolute(), given.guest, wishes
+
+
+async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
+    """Do everything, step by step, and tell each."""
+    async with locked(home):
+        installation, running = await asyncio.to_thread(prepare, home, wishes)
+        if not running:
+            await start_supervisor(installation)
+        await follow(installation, [s for s in service_names(installation) if s not in (CONTROL, HOST)])
+        say_step("token", "starting")
+        token = await ensure_token(installation)
+        say_step("token", "done")
+        async with FleetClient(installation, token) as fleet:
+            host = await bring_host(installation, fleet)
+            image = await bring_image(installation, fleet, guest)
+        say_result("up", **describe(installation, host, image))
+
+
+def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
+    """Settle names and ports, make users and folders; return the installation and whether it is being kept already."""
+    earlier = read_settings(home)
+    settings = choose_settings(earlier, wishes)
+    installation = Installation(home, settings, choose_ports(read_ports(home), wishes))
+    check_home(installation)
+    running = earlier is not None and is_supervised(installation.run)
+    if running:
+        if (settings, installation.ports) != (earlier, read_ports(home)):
+            raise Conflict("this installation runs with other settings: `hostler down`, then `hostler up` with these")
+        return installation, True
+    made = users.ensure_users()
+    say_step("users", "done", f"made {', '.join(made)}" if made else None)
+    check_subnet(settings)
+    hold_names(home, settings)
+    ensure_folders(installation)
+    if not Followed(installation).any_alive():
+        check_ports(installation.ports)
+    store_database_url(installation, wishes.database_url)
+    save_installation(installation)
+    refresh_credentials(installation)
+    say_step("state", "done", str(home))
+    return installation, False
+
+
+def store_database_url(installation: Installation, url: str | None) -> None:
+    """Put a given DATABASE_URL, which may hold a password, where only API and control worker read it (S-42)."""
+    if url is not None and not installation.settings.own_database:
+        user = need_user(users.HOSTLER)
+        write_durably(installation.database_url_file, url.encode() + b"\n", mode=0o600, uid=user.uid, gid=user.gid)
+
+
+async def start_supervisor(installation: Installation) -> None:
+    """Start the supervisor in a session of its own."""
+    say_step(SUPERVISOR, "starting")
+
+    async def nothing_to_record(process: ProcessRecord) -> None:
+        """The supervisor's lock, not a record, makes it the only one."""
+
+    with opened_log(installation.logs / f"{SUPERVISOR}.log") as log:
+        order = Confinement(
+            argv=(python(), "-P", "-m", "workers.supervisor", "--home", str(installation.home)),
+            uid=0,
+            gid=0,
+            environment={"LANG": "C.UTF-8", "PATH": PROGRAM_FOLDERS, "PYTHONPATH": str(project_root())},
+            descriptors={1: log, 2: log},
+        )
+        process = await launch_detached(order, record=nothing_to_record)
+    await Followed(installation).await_supervisor(process)
+    say_step(SUPERVISOR, "ready", f"pid {process.pid}")
+
+
+def service_names(installation: Installation) -> list[str]:
+    own = ["postgres"] if installation.settings.own_database else []
+    return [*own, "temporal", API, CONTROL, HOST]
+
+
+async def bring_host(installation: Installation, fleet: FleetClient) -> dict[str, Any]:
+    """Enrol this machine, and wait until its worker has reported and the control worker polls."""
+    say_step("enrolment", "starting")
+    host_id = await fleet.ensure_enrolled()
+    say_step("enrolment", "done", host_id)
+    await follow(installation, [CONTROL, HOST])
+    say_step("first report", "starting")
+    host = await fleet.await_first_report(host_id, REPORT_SECONDS)
+    say_step("first report", "done")
+    return host
+
+
+async def bring_image(installation: Installation, fleet: FleetClient, guest: Path | None) -> str | None:
+    """Register the demo guest, if it was built."""
+    say_step("image", "starting")
+    folder = await asyncio.to_thread(find_guest, guest)
+    if folder is None:
+        say_step("image", "skipped", "the demo guest is not built: `make guest`")
+        return None
+    image = await asyncio.to_thread(publish_guest, folder, installation)
+    await fleet.ensure_image(image)
+    say_step("image", "done", str(image["name"]))
+    return str(image["name"])
+
+
+def describe(installation: Installation, host: dict[str, Any], image: str | None) -> dict[str, Any]:
+    return {
+        "home": str(installation.home),
+        "url": installation.url,
+        "docs_url": f"{installation.url}/docs",
+        "ui_url": installation.ui_url,
+        "token_path": str(installation.token),
+        "logs": str(installation.logs),
+        "ports": installation.ports.model_dump(),
+        "image": image,
+        "host": {"id": host.get("id"), "name": host.get("name"), "hypervisors": host.get("hypervisors", [])},
+    }
+
+
+def main() -> int:
+    home, guest, wishes = read_arguments()
+    missing = find_missing()
+    if missing:
+        say_error("`hostler up` cannot begin", missing)
+        return 2
+    try:
+        asyncio.run(up(home, guest, wishes))
+    except HostlerError as error:
+        say_error(error.detail)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
