@@ -180,7 +180,7 @@ def reset_signals() -> None:
 def prepare(order: dict[str, Any], own: list[int]) -> None:
     """Do everything that comes before the program; `own` are this script's descriptors, renumbered."""
     join_cgroups(order["cgroup_files"])
-    os.umask(0o022)  # whatever the caller's is: the user must enter the folders that are made on the way to a bound path
+    os.umask(0o022)  # whatever the caller's is: the user must enter what is made on the way to a bound path
     isolate(order)
     os.umask(0o077)
     os.chdir("/")
