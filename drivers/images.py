@@ -7,32 +7,18 @@ hears how it ended (L-C8, L-G10).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import errno
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from drivers.durable import (
-    give,
-    make_folder,
-    open_folder,
-    open_regular,
-    publish_durably,
-    remove_durably,
-    translated,
-    write_durably,
-)
+from drivers.durable import make_folder, publish_durably, remove_durably, translated
 from drivers.headers import SECTOR, DiskHeader, read_header
 from drivers.image_child import FetchOrder, Mismatch, fetch, probe
 from drivers.image_files import (
-    PART,
-    UNPACKED,
     VALIDATOR,
     BaseImage,
     FetchProgress,
@@ -45,6 +31,7 @@ from drivers.image_files import (
     redacted_url,
     stem,
 )
+from drivers.image_parts import Paths, create, open_or_create, seal
 from drivers.space import Reservation, Space
 from drivers.threads import finish, in_thread
 from model.errors import Busy, ImageUnreachable, Permanent, StepFailed
@@ -58,18 +45,36 @@ ORPHAN_SECONDS = 15.0
 OnProgress = Callable[[FetchProgress], None]
 
 
+class _Listener:
+    """A caller's wish to hear of progress, in the caller's own context; what it raises is that caller's alone."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._context = contextvars.copy_context()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hear(self, progress: FetchProgress) -> None:
+        if self.failed.done():
+            return
+        try:
+            self._context.run(self._on_progress, progress)
+        except Exception as error:
+            self.failed.set_exception(error)
+            self.failed.exception()  # retrieved: the caller may have stopped waiting
+
+
 class _Flight:
     """One fetch in progress, and who waits for it."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[BaseImage] | None = None
-        self.listeners: list[OnProgress] = []
+        self.listeners: list[_Listener] = []
         self.progress = FetchProgress(0, None)
 
     def note(self, progress: FetchProgress) -> None:
         self.progress = progress
         for listener in tuple(self.listeners):
-            listener(progress)
+            listener.hear(progress)
 
 
 class Images:
@@ -124,13 +129,18 @@ class Images:
         task = flight.task
         if task is None:
             raise StepFailed("the host worker is ending; the image is fetched when it is back")
-        on_progress(flight.progress)
-        flight.listeners.append(on_progress)
+        listener = _Listener(on_progress)
+        listener.hear(flight.progress)
+        flight.listeners.append(listener)
         try:
-            done, _ = await asyncio.wait({task}, timeout=wait_seconds)
+            done, _ = await asyncio.wait(
+                {task, listener.failed}, timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            flight.listeners.remove(on_progress)
-        if not done:
+            flight.listeners.remove(listener)
+        if listener.failed in done:
+            listener.failed.result()
+        if task not in done:
             return None
         if self._flights.get(key) is flight:
             del self._flights[key]
@@ -182,7 +192,7 @@ class Images:
             return found
         await in_thread(make_folder, self._folder)
         await in_thread(self._remove_idle_partials)
-        paths = _Paths(self._folder, stem(owner, file))
+        paths = Paths(self._folder, stem(owner, file))
         with translated("fetch the image"):
             keeps = False
             try:
@@ -195,11 +205,11 @@ class Images:
                 await in_thread(paths.tidy, keeps)
 
     async def _fetch_and_publish(
-        self, file: ImageFile, paths: _Paths, flight: _Flight, reservation: Reservation
+        self, file: ImageFile, paths: Paths, flight: _Flight, reservation: Reservation
     ) -> BaseImage:
         partial = await self._open_partial(paths)
         try:
-            output = await in_thread(_create, paths.unpacked, self._user)
+            output = await in_thread(create, paths.unpacked, self._user)
             try:
                 unpacked = await self._fetch(file, paths, (partial, output), flight, reservation)
             finally:
@@ -209,7 +219,7 @@ class Images:
         return await self._publish(file, paths.unpacked if unpacked else paths.partial, paths)
 
     async def _fetch(
-        self, file: ImageFile, paths: _Paths, files: tuple[int, int], flight: _Flight, reservation: Reservation
+        self, file: ImageFile, paths: Paths, files: tuple[int, int], flight: _Flight, reservation: Reservation
     ) -> bool:
         """Fetch until the digest is right, at most so many times."""
         received = 0
@@ -232,9 +242,9 @@ class Images:
             f"wanted, {received} bytes received, {TRIES} tries; check the address and the digest"
         )
 
-    async def _open_partial(self, paths: _Paths) -> int:
+    async def _open_partial(self, paths: Paths) -> int:
         """Open the partial file under its lock, which a child of a worker that died may hold for a moment."""
-        descriptor = await in_thread(_open_or_create, paths.partial, self._user)
+        descriptor = await in_thread(open_or_create, paths.partial, self._user)
         try:
             deadline = time.monotonic() + ORPHAN_SECONDS
             while True:
@@ -256,9 +266,9 @@ class Images:
             raise Permanent("this host takes no images from files; give an http or https address")
         return open_below(self._file_root, file.url)
 
-    async def _publish(self, file: ImageFile, made: Path, paths: _Paths) -> BaseImage:
+    async def _publish(self, file: ImageFile, made: Path, paths: Paths) -> BaseImage:
         """Lock a finished file, look at it with our own eyes and qemu-img's, and give it its name."""
-        descriptor = await in_thread(_seal, made)
+        descriptor = await in_thread(seal, made)
         try:
             if file.kind == "rootfs":
                 limit = self._max_virtual_size_bytes
@@ -286,70 +296,3 @@ class Images:
             if place >= IDLE_PARTIALS or time.time() - stored.modified_at > IDLE_PARTIAL_SECONDS:
                 remove_durably(self._folder / stored.name)
                 remove_durably(self._folder / (stored.name.split(".")[0] + VALIDATOR))
-
-
-class _Paths:
-    """The files that one fetch makes on its way."""
-
-    def __init__(self, folder: Path, stem: str) -> None:
-        self.stem = stem
-        self.partial = folder / f"{stem}{PART}"
-        self.unpacked = folder / f"{stem}{UNPACKED}"
-        self.validator = folder / f"{stem}{VALIDATOR}"
-
-    def read_validator(self) -> str | None:
-        try:
-            found: object = json.loads(self.validator.read_bytes())["validator"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
-        return found if isinstance(found, str) else None
-
-    async def keep_validator(self, value: str | None) -> None:
-        data = json.dumps({"format": 1, "validator": value}).encode()
-        await in_thread(write_durably, self.validator, data)
-
-    def tidy(self, keeps_partial: bool) -> None:
-        remove_durably(self.unpacked)
-        if not keeps_partial:
-            remove_durably(self.partial)
-            remove_durably(self.validator)
-
-
-def _create(path: Path, user: tuple[int, int]) -> int:
-    with open_folder(path.parent) as folder:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path.name, dir_fd=folder)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
-    give(descriptor, mode=0o600, uid=user[0], gid=user[1])
-    return descriptor
-
-
-def _open_or_create(path: Path, user: tuple[int, int]) -> int:
-    try:
-        descriptor = open_regular(path, os.O_RDWR)
-    except FileNotFoundError:
-        return _create(path, user)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO):
-            raise
-        return _create(path, user)
-    give(descriptor, mode=0o600, uid=user[0], gid=user[1])
-    return descriptor
-
-
-def _seal(path: Path) -> int:
-    """Flush a file, take it away from the user who made it, and prove that nobody can write to it any more.
-
-    The kernel grants a read lease only while no descriptor or mapping of the file is open for writing (fcntl(2)).
-    """
-    descriptor = open_regular(path)
-    try:
-        os.fsync(descriptor)
-        give(descriptor, mode=0o444, uid=os.geteuid(), gid=os.getegid())
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError as error:
-        os.close(descriptor)
-        raise StepFailed("the fetched image could not be locked on the host; it is tried again") from error
-    return descriptor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gzip
 import hashlib
 import lzma
@@ -12,12 +13,14 @@ import random
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from drivers.image_parts import seal
 from drivers.image_source import NotAllowed, check_url, credentials, is_allowed
 from drivers.images import FetchProgress, ImageFile, Images, redacted_url
 from drivers.space import Space
@@ -192,6 +195,67 @@ async def test_a_download_is_resumed_by_another_worker(make_images: Callable[...
     assert names(before) == {"part"}
     assert (await ensure(make_images(), rootfs(server))).read_bytes() == CONTENT
     assert int(server.requests[1].headers["Range"].removeprefix("bytes=").rstrip("-")) > 1_000_000
+
+
+async def test_a_listener_hears_in_its_own_context_and_fails_for_itself(images: Images, server: ImageServer) -> None:
+    """What a caller's callback raises ends that caller's wait and no other's."""
+    served = server.serve("/image", CONTENT, hold_after=0)
+    caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
+    heard: list[str] = []
+
+    def fail(progress: FetchProgress) -> None:
+        heard.append(caller.get())
+        if progress.done_bytes:
+            raise ZeroDivisionError
+
+    async def call() -> None:
+        caller.set("me")
+        await images.ensure("project", rootfs(server), on_progress=fail)
+
+    failing = asyncio.create_task(call())
+    other = asyncio.create_task(ensure(images, rootfs(server)))
+    await until(lambda: server.open_downloads == 1)
+    served.release.set()
+    with pytest.raises(ZeroDivisionError):
+        await failing
+    await other
+    assert set(heard) == {"me"}
+
+
+async def test_a_worker_that_is_killed_leaves_a_part_that_the_next_resumes(
+    images: Images, server: ImageServer, tmp_path: Path
+) -> None:
+    """L-G4: its child ends with it, so nobody writes into the part any more."""
+    served = server.serve("/image", CONTENT, hold_after=1_500_000)
+    program = f"""if True:
+        import asyncio, sys
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+        from pathlib import Path
+        from drivers.images import ImageFile, Images
+        from drivers.space import Space
+        images = Images(Path({str(tmp_path / "images")!r}), user={USER}, file_root=None,
+                        space=Space(Path({str(tmp_path)!r})), max_virtual_size_bytes={LIMIT})
+        file = ImageFile({rootfs(server).url!r}, {rootfs(server).sha256!r}, None, "rootfs")
+        asyncio.run(images.ensure("project", file, on_progress=lambda _: None))
+    """
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    try:
+        await until(lambda: any(s.is_partial and s.size_bytes > 1_000_000 for s in images.list_files()))
+    finally:
+        worker.kill()
+        await worker.wait()
+    served.hold_after = None
+    assert (await ensure(images, rootfs(server))).read_bytes() == CONTENT
+    assert "Range" in server.requests[1].headers
+
+
+def test_a_file_that_somebody_can_still_write_is_not_published(tmp_path: Path) -> None:
+    """D-3: what was checked is what is used."""
+    path = tmp_path / "part"
+    path.write_bytes(b"x")
+    with path.open("r+b"), pytest.raises(StepFailed, match="locked"):
+        seal(path)
+    os.close(seal(path))
 
 
 async def test_a_short_body_is_never_taken_for_the_image(images: Images, server: ImageServer) -> None:
