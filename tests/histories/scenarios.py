@@ -1,0 +1,168 @@
+"""Each type of pass in each of its endings: what to do to a fleet so that a run ends so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from temporalio.exceptions import ApplicationError
+
+from model.record import HostOrder
+from model.temporal import vm_workflow_id
+from tests.workflows.conftest import Fleet
+
+Scenario = Callable[[Fleet], Awaitable[list[tuple[str, str]]]]
+"""Returns the (workflow id, run id) of the runs to record."""
+
+
+async def _last_run(fleet: Fleet, vm_id: str) -> tuple[str, str]:
+    handle = fleet.client.get_workflow_handle(vm_workflow_id(vm_id))
+    described = await handle.describe()
+    await handle.result()
+    assert described.run_id is not None
+    return described.id, described.run_id
+
+
+async def created(fleet: Fleet, **columns: object) -> str:
+    vm_id = await fleet.add_vm(**columns)
+    await fleet.poke(vm_id)
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    return vm_id
+
+
+async def create_ready(fleet: Fleet) -> list[tuple[str, str]]:
+    return [await _last_run(fleet, await created(fleet))]
+
+
+async def create_paused(fleet: Fleet) -> list[tuple[str, str]]:
+    return [await _last_run(fleet, await created(fleet, power_state="paused"))]
+
+
+async def create_stopped(fleet: Fleet) -> list[tuple[str, str]]:
+    return [await _last_run(fleet, await created(fleet, power_state="stopped"))]
+
+
+async def create_failed(fleet: Fleet) -> list[tuple[str, str]]:
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_root_disk":
+            raise ApplicationError("too small", type="Permanent", non_retryable=True)
+
+    fleet.host.before = fail
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await fleet.until(vm_id, lambda row: row["phase"] == "failed" and row["due_at"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def create_waiting(fleet: Fleet) -> list[tuple[str, str]]:
+    fleet.host.waiting["ensure_image"] = "waiting for a free create slot (2 of 2 busy)"
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def create_superseded(fleet: Fleet) -> list[tuple[str, str]]:
+    """Deleted while creating: the create's run continues as new as a reap."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == "ensure_image" and not go.is_set():
+            reached.set()
+            await go.wait()
+
+    fleet.host.before = hold
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await asyncio.wait_for(reached.wait(), 20)
+    first = await fleet.client.get_workflow_handle(vm_workflow_id(vm_id)).describe()
+    await fleet.delete(vm_id, 0)
+    await fleet.until_gone(vm_id)
+    go.set()
+    return [(first.id, first.run_id or ""), await _last_run(fleet, vm_id)]
+
+
+async def converge_settled(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    await fleet.change(vm_id, "power_state = 'stopped', generation = generation + 1")
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == 2 and row["due_at"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def converge_restarted(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    await fleet.change(vm_id, "restart_generation = restart_generation + 1, generation = generation + 1")
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == 2 and row["due_at"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def converge_failed_then_settled(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    fleet.host.kill_guest(vm_id)
+    fleet.host.calls.clear()
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_booted" and fleet.host.calls.count(name) == 1:
+            raise ApplicationError("no memory", type="StepFailed")
+
+    fleet.host.before = fail
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until(vm_id, lambda row: row["phase"] == "failed")
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def converge_lost_record(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    fleet.host.machine(vm_id).record = None
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until(vm_id, lambda row: row["phase"] == "failed" and row["due_at"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def reap_gone(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    await fleet.delete(vm_id, 2)
+    await fleet.until_gone(vm_id)
+    return [await _last_run(fleet, vm_id)]
+
+
+async def reap_undeleted(fleet: Fleet) -> list[tuple[str, str]]:
+    vm_id = await created(fleet)
+    await fleet.delete(vm_id, 600)
+    await fleet.until(vm_id, lambda row: row["quarantine_stopped_at"] is not None and row["claim_until"] is None)
+    first = await fleet.client.get_workflow_handle(vm_workflow_id(vm_id)).describe()
+    await fleet.change(
+        vm_id,
+        """deleted = false, generation = generation + 1, quarantine_kind = null, quarantine_since = null,
+        quarantine_grace = null, destroy_at = null, quarantine_stopped_at = null""",
+    )
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    return [(first.id, first.run_id or ""), await _last_run(fleet, vm_id)]
+
+
+async def reap_waiting(fleet: Fleet) -> list[tuple[str, str]]:
+    """The host is silent: the delete is recorded, the run ends as waiting."""
+    vm_id = await created(fleet)
+    async with fleet.pool.acquire() as connection:
+        await connection.execute("update hosts set last_report_at = null")
+    await fleet.delete(vm_id, 0)
+    await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    return [await _last_run(fleet, vm_id)]
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "create-ready": create_ready,
+    "create-paused": create_paused,
+    "create-stopped": create_stopped,
+    "create-failed": create_failed,
+    "create-waiting": create_waiting,
+    "create-superseded": create_superseded,
+    "converge-settled": converge_settled,
+    "converge-restarted": converge_restarted,
+    "converge-failed-then-settled": converge_failed_then_settled,
+    "converge-lost-record": converge_lost_record,
+    "reap-gone": reap_gone,
+    "reap-undeleted": reap_undeleted,
+    "reap-waiting": reap_waiting,
+}
