@@ -37,9 +37,7 @@ def parse_ssh_key(text: str) -> str:
         raise Invalid("an SSH key must be one line, as in a .pub file")
     words = line.split()
     if words[0] not in _PLAIN and words[0] not in _HARDWARE:
-        raise Invalid(
-            "an SSH key must begin with its type (like ssh-ed25519), without options; DSA keys and certificates are refused"
-        )
+        raise Invalid("an SSH key must begin with its type (like ssh-ed25519), without options; no DSA, no certificate")
     if len(words) < 2:
         raise Invalid(f"the SSH key of type {words[0]} lacks its key")
     key = _written_anew(words[0], words[1])
