@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from packages import Package, lists_signature
@@ -60,7 +60,7 @@ class GuestCache:
         return max(found)[1] if found else None
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Generator[None]:
         """Hold the cache for one build at a time; freed by the kernel if the builder dies."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as stream:
@@ -70,7 +70,7 @@ class GuestCache:
             yield
 
     @contextlib.contextmanager
-    def new(self, key: str) -> Iterator[Path]:
+    def new(self, key: str) -> Generator[Path]:
         """Give an empty folder; publish its subfolder `out` under the key by one rename at the end."""
         work = Path(tempfile.mkdtemp(prefix="building-", dir=self.folder))
         try:

@@ -18,9 +18,9 @@ one() { v=; [ -f "$1" ] && IFS= read -r v <"$1" || [ -n "$v" ]; }   # one line
 # --- the seed: a disk whose label is cidata (any case)
 # The label of an ISO 9660 image is read by hand: findfs gives up on images under 68 KiB.
 d=
-for b in /sys/block/vd* /sys/block/sr* /sys/block/sd*; do
+for b in /sys/block/vd[b-z] /sys/block/sr* /sys/block/sd* /sys/block/vda; do
     [ -e "$b" ] || continue
-    case $(dd if="/dev/${b##*/}" bs=8 skip=4101 count=1 2>/dev/null | tr -d '\000') in
+    case $(dd if="/dev/${b##*/}" bs=8 skip=4101 count=1 2>/dev/null) in
         CIDATA*|cidata*) d=/dev/${b##*/}; break ;;
     esac
 done
