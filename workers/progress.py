@@ -82,7 +82,10 @@ async def follow(installation: Installation, names: list[str], timeout_seconds: 
                 say_step(name, record.state, record.detail)
             if record.state == "ready" and is_running(record):
                 pending.remove(name)
-            elif record.restarts - restarts.setdefault(name, record.restarts) >= RESTARTS_LIMIT:
+            elif (
+                record.restarts - restarts.setdefault(name, record.restarts) >= RESTARTS_LIMIT
+                and record.state == "restarting"  # whose detail tells why
+            ):
                 await give_up(followed, name, record)
         if pending and time.monotonic() - began > timeout_seconds:
             await give_up(followed, pending[0], followed.find(pending[0]))

@@ -51,7 +51,8 @@ def control_service(installation: Installation) -> Service:
     """Describe the control worker; it is ready once Temporal has seen that very process poll."""
 
     async def ready(process: ProcessRecord) -> bool:
-        words = ("task-queue", "describe", "--task-queue", CONTROL_QUEUE, "--output", "json")
+        # The legacy form is the one that lists the pollers of every build (measured: server 1.32, CLI 1.9).
+        words = ("task-queue", "describe", "--legacy-mode", "--task-queue", CONTROL_QUEUE, "--output", "json")
         asked = await service_temporal.call(installation, *words)
         return asked.returncode == 0 and polls(asked.stdout, process.pid)
 
