@@ -23,6 +23,7 @@ def main() -> None:
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
         if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
+    os.umask(0o022)  # the folders that it makes on the way are for that user to enter
     launcher.isolate({"bind": [folder], "uid": int(uid), "gid": int(gid), "groups": []})
     os.execv(argv[0], argv)  # noqa: S606 - no shell is wanted
 

@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Any
 
 from pyroute2 import AsyncIPRoute
@@ -28,8 +29,10 @@ _ALIAS = "hostler:"
 
 # Multicast snooping off: guests could feign a router (S-24). nf_call_iptables on for this bridge alone: frames between
 # two guests then pass the inet tables as well, whatever the host's own default is, and connections are tracked there.
-_BRIDGE_SETTINGS = {"br_mcast_snooping": 0, "br_nf_call_iptables": 1, "br_stp_state": 0}
-_BRIDGE_SHOWN = ("IFLA_BR_MCAST_SNOOPING", "IFLA_BR_NF_CALL_IPTABLES", "IFLA_BR_STP_STATE")
+# The group mask: frames to 01:80:c2:00:00:03 to 0f go through the bridge's rules (and end there). Without it the kernel
+# learns the source of those to :0e (LLDP) and hands them to the host, past all rules, as if its own link were the tap.
+_BRIDGE_SETTINGS = {"br_mcast_snooping": 0, "br_nf_call_iptables": 1, "br_stp_state": 0, "br_group_fwd_mask": 0xFFF8}
+_BRIDGE_SHOWN = ("IFLA_BR_MCAST_SNOOPING", "IFLA_BR_NF_CALL_IPTABLES", "IFLA_BR_STP_STATE", "IFLA_BR_GROUP_FWD_MASK")
 
 Guard = Callable[[], None]
 
@@ -46,7 +49,7 @@ class Link:
     master: int | None
     up: bool
     settings: tuple[int | None, ...]
-    """Of a bridge: snooping, nf_call_iptables, stp."""
+    """Of a bridge, in the order of the settings above."""
 
 
 class Links:
@@ -127,6 +130,7 @@ class Links:
                 link = (await _read(ip))[a.tap]
             if not self._is_wanted(link, a.vm_id, bridge):
                 guard()
+                await run_inside_async(self._names.netns, lambda: _silence(a.tap))
                 await ip.link(
                     "set", index=link.index, ifalias=self._tap_alias(a.vm_id), master=bridge.index, state="up"
                 )
@@ -266,6 +270,13 @@ def _make_tap(name: str) -> None:
         fcntl.ioctl(descriptor, _TUNSETPERSIST, 1)
     finally:
         os.close(descriptor)
+
+
+def _silence(name: str) -> None:
+    # The host itself is no neighbour on a tap: without this it gives each an IPv6 address and talks to the guest.
+    setting = Path("/proc/sys/net/ipv6/conf") / name / "disable_ipv6"
+    if setting.exists():
+        setting.write_text("1")
 
 
 def _open_existing(name: str) -> int:

@@ -91,13 +91,14 @@ def _frames(build: _Builder) -> None:
     build.rule("bridge", "enter", tap_in, _set(_meta("mark"), _look_up(_meta("iifname"), "@project")))
     # Without a project a frame would pass for the host's own below.
     build.rule("bridge", "enter", tap_in, _is(project, 0), *_BAD)
+    reserved = _is(_field("ether", "daddr"), {"range": ["01:80:c2:00:00:00", "01:80:c2:00:00:0f"]})
+    build.rule("bridge", "enter", tap_in, reserved, *_BAD)
     kinds = {"set": [["ip", {"jump": {"target": "ipv4"}}], ["arp", {"jump": {"target": "arp"}}]]}
     build.rule("bridge", "enter", tap_in, {"vmap": {"key": _field("ether", "type"), "data": kinds}})
     build.rule("bridge", "enter", tap_in, *_BAD)
-    # Frames to 01:80:c2:00:00:0x pass the kernel's prerouting by, and would still teach the bridge their source.
+    # Some frames to 01:80:c2:00:00:0x pass the kernel's prerouting by, and would still teach the bridge their source.
     build.chain("bridge", "local", hook="input", prio=-300)
-    reserved = {"range": ["01:80:c2:00:00:00", "01:80:c2:00:00:0f"]}
-    build.rule("bridge", "local", tap_in, _is(_field("ether", "daddr"), reserved), *_BAD)
+    build.rule("bridge", "local", tap_in, reserved, *_BAD)
     # After routing, so that the way round by the gateway is no way round (S-23).
     build.chain("bridge", "leave", hook="postrouting", prio=-300)
     build.rule("bridge", "leave", tap_out, _set(_meta("mark"), project))
@@ -172,9 +173,13 @@ def _host(build: _Builder) -> None:
     build.rule("inet", "to_host", _count("host_closed"), _DROP)
     build.chain("inet", "input", hook="input", prio=-10)
     build.rule("inet", "input", from_guests, {"jump": {"target": "to_host"}})
+    # What a guest sends comes from the bridge; what comes from its tap went past the bridge.
+    around = _is(_meta("iifname"), names.tap_prefix + "*")
+    build.rule("inet", "input", around, _count("host_closed"), _DROP)
 
     # Bridged frames pass here too, with the bridge as both links: see nf_call_iptables of the bridge.
     build.chain("inet", "forward", hook="forward", prio=-10)
+    build.rule("inet", "forward", around, _count("closed"), _DROP)
     build.rule("inet", "forward", from_guests, _is(_meta("nfproto"), "ipv6"), _count("closed"), _DROP)
     build.rule("inet", "forward", from_guests, _is(_field("ip", "daddr"), "@closed4"), _count("closed"), _DROP)
     # An address that no VM has would fill the host's neighbour table, one for the whole machine (S-24).
