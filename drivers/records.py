@@ -23,6 +23,8 @@ from model.errors import NotFound, StepFailed, Unreadable
 from model.ids import check_label
 
 CONFIG, STATUS = "config.json", "status.json"
+DESTROYED = ("destroy_process", "destroy_network", "destroy_storage")
+"""All that is destroyed before a VM's record, in that order (L-R5)."""
 LOOKS, LOOK_SECONDS = 3, 0.005
 
 Guard = Callable[[], None]
@@ -191,6 +193,6 @@ def _read(folder: Path) -> Entry:
         return Entry(vm_id, unreadable=error.detail)
     if config is None and status is None and any(folder.iterdir()):
         return Entry(vm_id, unreadable=f"{CONFIG} and {STATUS} are missing, but files of a VM are there")
-    if config is None and status is not None and status.record.destroyed != ("process", "network", "storage"):
+    if config is None and status is not None and status.record.destroyed != DESTROYED:
         return Entry(vm_id, unreadable=f"{CONFIG} is missing beside {STATUS}")
     return Entry(vm_id, config, status)

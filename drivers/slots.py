@@ -61,7 +61,7 @@ class Slots:
     ) -> str | None:
         """Take a slot, or have it already: None. After `wait_seconds` without one: the text that says so.
 
-        The place is kept for 3 minutes then. Whoever took a slot must `use` or `release` it.
+        The place is kept for 3 minutes then, longer where it is `used`.
         """
         place = self._places.get(vm_id)
         if place is None:
@@ -84,11 +84,15 @@ class Slots:
             place.users -= 1
             place.until = self._clock() + PLACE_SECONDS
 
-    def touch(self, vm_id: str) -> None:
-        """Keep the VM's slot for 3 minutes from now: its work goes on."""
+    @contextlib.contextmanager
+    def used(self, vm_id: str) -> Generator[None]:
+        """Keep the VM's slot while work goes on in it, and for 3 minutes after."""
         place = self._places.get(vm_id)
-        if place is not None:
-            place.until = self._clock() + PLACE_SECONDS
+        if place is None:
+            yield
+            return
+        with self._used(place):
+            yield
 
     def holds(self, vm_id: str) -> bool:
         """Say whether the VM has a slot."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import pydantic
 
@@ -23,30 +23,54 @@ Stored = TypeVar("Stored", "StoredConfig", "StoredStatus")
 
 
 class HostAllocation(Frozen):
-    """What the host gave a VM: its user, its tap, its MAC and its address of the host's own subnet."""
+    """What the host gave a VM: user, tap, address of the host's own subnet, and the kind of machine (X-3)."""
 
     uid: int
     tap: str
     mac: str
     address: IPv4Address
+    accelerator: Literal["kvm", "tcg"]
+    machine_type: str | None = None
+
+
+class StoredImages(Frozen):
+    """The files of the image folder that a VM's disk and boot depend on, by their names there."""
+
+    rootfs: str
+    rootfs_format: str
+    kernel: str | None = None
+    initrd: str | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every file that must stay while the VM is there."""
+        return frozenset(name for name in (self.rootfs, self.kernel, self.initrd) if name)
+
+
+class StoredHostKey(Frozen):
+    """The guest's SSH host key, made once; the private part never leaves the host (L-C2)."""
+
+    private: str
+    public: str
 
 
 class StoredConfig(Frozen):
-    """config.json, 0600: it holds user-data and signed URLs, and goes with the VM (S-42)."""
+    """config.json, 0600: it holds user-data, signed URLs and the host key, and goes with the VM (S-42)."""
 
     format: int = FORMAT
     release: str = VERSION
     vm_id: str
     input: VmInput
     allocation: HostAllocation
+    host_key: StoredHostKey
 
 
 class StoredStatus(Frozen):
     """status.json: what was intended, and what was last seen with the revision that rises with each change.
 
-    `process` is the last one that was let go for this VM. `turned_off` is set while a guest that ended by its own
-    power-off, with nobody asking, has not been booted again or stopped (L-V4). `guest` is the machine as it was started
-    (driver's words), so that a later worker knows what runs. `base` names the image files the disk was made of.
+    `process` is the last one that was let go for this VM, `exit_of` the last one whose end `last_exit` tells.
+    `turned_off` is set while a guest that ended by its own power-off, with nobody asking, has neither been booted again
+    nor stopped (L-V4).
     """
 
     format: int = FORMAT
@@ -54,12 +78,11 @@ class StoredStatus(Frozen):
     vm_id: str
     record: Record
     process: ProcessRecord | None = None
-    guest: dict[str, Any] | None = None
-    base: dict[str, Any] | None = None
+    images: StoredImages | None = None
+    exit_of: ProcessRecord | None = None
     last_exit: LastExit | None = None
     turned_off: bool = False
     restart_count: int = 0
-    stopped_at_boot: str | None = None
     observed: Observed | None = None
     revision: int = 0
 

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from drivers.records import RecordStore
+from drivers.records import DESTROYED, RecordStore
 from model.errors import Fenced, NotFound, StepFailed, Unreadable
 from tests.fixtures.records import make_config, make_status
 
@@ -154,7 +154,7 @@ async def test_concurrent_changes_lose_none(tmp_path) -> None:
 async def test_a_removal_cut_off_anywhere_can_be_finished(tmp_path) -> None:
     """L-R5: the status goes last and says how far the destroy has come."""
     store = await make_store(tmp_path, "vm1")
-    done = ("process", "network", "storage")
+    done = DESTROYED
     await store.update(
         "vm1", lambda s: s.model_copy(update={"record": s.record.model_copy(update={"destroyed": done})}), nothing
     )

@@ -75,8 +75,9 @@ async def test_places_end_three_minutes_after_their_last_step(world) -> None:
     await take(slots, "c")
     clock.now = PLACE_SECONDS - 1
     await take(slots, "d", age=5)
-    slots.touch("b")
-    clock.now = PLACE_SECONDS + 1
+    with slots.used("b"):
+        clock.now = PLACE_SECONDS + 1
+        slots.advance()
     slots.advance()
     assert turns == ["d"]  # a's slot and c's place are over
     assert (slots.holds("a"), slots.holds("b"), slots.holds("d")) == (False, True, True)

@@ -1,0 +1,46 @@
+"""Why a guest's process ended, recorded once and before anything is done about it (L-V4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from drivers.host.parts import Parts
+from drivers.hypervisor import GuestState
+from drivers.stored import StoredStatus
+from model.text import clean_text
+from model.vm import LastExit
+
+TURNED_OFF = "guest-shutdown"
+_WORDS = {TURNED_OFF: "the guest turned itself off", "guest-panic": "the guest's kernel panicked"}
+
+
+async def note_exit(parts: Parts, status: StoredStatus, state: GuestState, guard: Callable[[], None]) -> StoredStatus:
+    """Record the end of the recorded process, once; return the status as it is then."""
+    process = status.process
+    is_over = state.ended is not None or state.process != process
+    if process is None or status.exit_of == process or not is_over:
+        return status
+    seen = explain(parts, status, state)
+
+    def change(now: StoredStatus) -> StoredStatus:
+        if now.process != process or now.exit_of == process:
+            return now
+        wanted = now.record.stop_intended or now.record.quarantined_at is not None
+        turned_off = state.ended == TURNED_OFF and not wanted and now.record.boot_id is not None
+        return now.model_copy(update={"exit_of": process, "last_exit": seen, "turned_off": turned_off})
+
+    return await parts.records.update(status.vm_id, change, guard)
+
+
+def explain(parts: Parts, status: StoredStatus, state: GuestState) -> LastExit:
+    """Say who ended a guest and why."""
+    now = datetime.now(UTC)
+    if status.record.stop_intended or status.record.quarantined_at is not None:
+        return LastExit(at=now, by="user", reason="it was stopped")
+    if status.process is not None and status.process.boot_id != parts.boot_id():
+        return LastExit(at=now, by="host", reason="its host was rebooted")
+    if state.ended in _WORDS:
+        return LastExit(at=now, by="guest", reason=_WORDS[state.ended])
+    detail = clean_text(state.detail, 512)
+    return LastExit(at=now, by="hypervisor", reason=f"its process ended{': ' + detail if detail else ''}")

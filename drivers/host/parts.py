@@ -1,0 +1,129 @@
+"""Everything that a step on a host works with, and what its records say of one VM in the drivers' own words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drivers.cgroups import Cgroups
+from drivers.disks import Disks
+from drivers.host.seen import SeenStore
+from drivers.hypervisor import Availability, Guest, Hypervisor
+from drivers.images import Images
+from drivers.jobs import Jobs
+from drivers.machine import HostIdentity
+from drivers.names import HostNames
+from drivers.network import Attachment, Network
+from drivers.records import RecordStore
+from drivers.slots import Slots
+from drivers.space import Space
+from drivers.stored import StoredConfig, StoredStatus
+from model.errors import StepFailed
+from model.ids import check_label
+from model.vm import VmInput
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The folders of a host worker's state directory."""
+
+    home: Path
+
+    @property
+    def machines(self) -> Path:
+        return self.home / "machines"
+
+    @property
+    def images(self) -> Path:
+        return self.home / "images"
+
+    def folder(self, vm_id: str) -> Path:
+        """Return the folder of a VM's files."""
+        return self.machines / check_label(vm_id)
+
+    def disk(self, vm_id: str) -> Path:
+        return self.folder(vm_id) / "disk"
+
+    def seed(self, vm_id: str) -> Path:
+        return self.folder(vm_id) / "seed.iso"
+
+    def sockets(self, vm_id: str) -> Path:
+        return self.home / "sockets" / check_label(vm_id)
+
+
+@dataclass
+class Parts:
+    """The parts of one host worker. `fetch_input` asks the API; it raises Unavailable, or Superseded (S-5)."""
+
+    names: HostNames
+    paths: Paths
+    identity: HostIdentity
+    records: RecordStore
+    jobs: Jobs
+    seen: SeenStore
+    create_slots: Slots
+    boot_slots: Slots
+    network: Network
+    hypervisor: Hypervisor
+    cgroups: Cgroups
+    images: Images
+    disks: Disks
+    space: Space
+    boot_id: Callable[[], str]
+    fetch_input: Callable[[str, str], Awaitable[VmInput]]
+    allow_emulated_guests: bool = True
+    availability: Availability | None = None
+    allocating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    started: Callable[[str], None] = lambda _: None
+    """Told of each VM whose process runs: it is watched from then on."""
+    stopped: Callable[[str], None] = lambda _: None
+    """Told of each VM whose folder is about to go: nobody watches it any more."""
+
+    def attachment(self, config: StoredConfig) -> Attachment:
+        """Say what a VM has on the network."""
+        given = config.allocation
+        return Attachment(
+            vm_id=config.vm_id,
+            project=config.input.project,
+            mac=given.mac,
+            tap=given.tap,
+            address=given.address,
+        )
+
+    def guest(self, config: StoredConfig, status: StoredStatus | None) -> Guest:
+        """Say what the hypervisor needs to start a VM, or to find it again."""
+        given, wanted = config.allocation, config.input
+        files = status.images if status else None
+        disk_bytes = status.record.disk_bytes if status else None
+        folder = self.paths.images
+        return Guest(
+            vm_id=config.vm_id,
+            uid=given.uid,
+            gid=given.uid,
+            cpu_millicores=wanted.cpu_millicores,
+            memory_mib=wanted.memory_mib,
+            mac=given.mac,
+            disk=self.paths.disk(config.vm_id),
+            disk_format="qcow2",
+            disk_bytes=disk_bytes or (wanted.disk_gib or 0) * GIB,
+            seed=self.paths.seed(config.vm_id),
+            sockets=self.paths.sockets(config.vm_id),
+            accelerator=given.accelerator,
+            machine_type=given.machine_type,
+            kernel=folder / files.kernel if files and files.kernel else None,
+            initrd=folder / files.initrd if files and files.initrd else None,
+            command_line=wanted.image.command_line,
+            firmware=wanted.image.firmware,
+            base=folder / files.rootfs if files else None,
+            base_format=files.rootfs_format if files else None,
+        )
+
+    def found_availability(self) -> Availability:
+        """Return what was found at start; raises StepFailed when nobody has looked yet."""
+        if self.availability is None:
+            raise StepFailed("the host has not found out yet what it can run")
+        return self.availability

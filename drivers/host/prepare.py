@@ -1,0 +1,185 @@
+"""The beginning and the end of a create: what is given to a VM, and the witness that it is whole (L-C1)."""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import IPv4Address
+
+from drivers.durable import remove_durably
+from drivers.host.ending import Ending
+from drivers.host.parts import Parts
+from drivers.jobs import Job
+from drivers.network import draw_address
+from drivers.records import Entry
+from drivers.seed import make_host_key
+from drivers.stored import HostAllocation, StoredConfig, StoredHostKey, StoredStatus
+from drivers.threads import in_thread
+from model.errors import OutOfSpace, Permanent, StepFailed, Superseded, Unreadable
+from model.record import CreateProgress, HostOrder, Record
+from model.vm import PowerState, VmInput
+
+ROOM_BYTES = 64 << 20
+ARCHITECTURE = "x86_64"
+
+
+class PrepareSteps:
+    """Begin and complete creates."""
+
+    def __init__(self, parts: Parts, ending: Ending) -> None:
+        self._parts = parts
+        self._ending = ending
+
+    async def prepare(self, job: Job, order: HostOrder) -> None:
+        """Begin an attempt: its input is fetched, and nothing that an earlier one made or booted is left.
+
+        Raises Superseded when the input is another, Permanent when this host cannot run it, OutOfSpace (L-C3).
+        """
+        wanted = await self._parts.fetch_input(order.vm_id, order.input_digest)
+        self._check_support(wanted)
+        async with job.locked():
+            entry = self._parts.records.find(order.vm_id)
+            if entry is not None and entry.unreadable:
+                raise Unreadable(entry.unreadable)
+            if entry is not None and entry.status is not None and entry.status.record.boot_id is not None:
+                raise Superseded("the VM's create has completed on this host: nothing of it is made anew")
+            await asyncio.to_thread(self._parts.space.check, ROOM_BYTES, "a VM's files")
+            await self._record_beginning(job, order, wanted, entry)
+            await self._clear(job, order.vm_id)
+
+    def _check_support(self, wanted: VmInput) -> None:
+        """Refuse what cannot work here (H-A4)."""
+        found = self._parts.found_availability()
+        if wanted.hypervisor not in ("auto", found.name):
+            raise Permanent(f"this host does not run {wanted.hypervisor!r} guests: it runs {found.name}")
+        if wanted.image.architecture != ARCHITECTURE:
+            raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
+        if not found.available:
+            raise StepFailed(f"this host cannot run guests now: {found.why}")
+        if found.emulated and not self._parts.allow_emulated_guests:
+            raise Permanent("this host only emulates, and its operator does not allow guests on such a host")
+
+    async def _record_beginning(self, job: Job, order: HostOrder, wanted: VmInput, entry: Entry | None) -> None:
+        """Make durable what the VM is given and that this pass creates it, before anything is touched (L-G3)."""
+        async with self._parts.allocating:
+            given = entry.config.allocation if entry and entry.config else None
+            if given is None or given.mac != wanted.mac:
+                given = await self._allocate(wanted)
+            key = entry.config.host_key if entry and entry.config else await in_thread(_make_host_key)
+            config = StoredConfig(vm_id=order.vm_id, input=wanted, allocation=given, host_key=key)
+            await self._parts.records.write_config(config, job.guard)
+        old = entry.status if entry else None
+        record = Record(
+            input_digest=wanted.digest,
+            create=CreateProgress(pass_number=order.fence.pass_number),
+            quarantined_at=old.record.quarantined_at if old else None,
+        )
+        fresh = StoredStatus(vm_id=order.vm_id, record=record, revision=self._parts.seen.last(order.vm_id).revision)
+        if old is not None:
+            fresh = old.model_copy(update={"record": record, "images": None, "turned_off": False})
+        await self._parts.records.begin(fresh, job.guard)
+
+    async def _clear(self, job: Job, vm_id: str) -> None:
+        """End what an earlier attempt booted, prove it dead, then remove its disk and seed."""
+        await self._ending.kill(job, vm_id)
+        for path in (self._parts.paths.disk(vm_id), self._parts.paths.seed(vm_id)):
+            job.guard()
+            await in_thread(remove_durably, path)
+
+    async def _allocate(self, wanted: VmInput) -> HostAllocation:
+        """Draw user and address under the host's one lock; the caller records them before it lets go (D2, D3)."""
+        parts = self._parts
+        found = parts.found_availability()
+        configs = [entry.config for entry in parts.records if entry.config is not None]
+        addresses = {config.allocation.address for config in configs} | await self._held_addresses()
+        uids = {config.allocation.uid for config in configs}
+        uids |= {process.uid for process in await parts.hypervisor.find_processes()}
+        uids |= await in_thread(self._owners)
+        uid = next((uid for uid in parts.names.users if uid not in uids), None)
+        if uid is None:
+            raise OutOfSpace("every user of this host's range is taken: enlarge the range")
+        return HostAllocation(
+            uid=uid,
+            tap=parts.names.tap(wanted.vm_id),
+            mac=wanted.mac,
+            address=draw_address(parts.names.subnet, addresses),
+            accelerator=found.accelerator or "tcg",
+            machine_type=found.machine_type,
+        )
+
+    async def _held_addresses(self) -> set[IPv4Address]:
+        """Find the addresses that are still in use although no readable record names them (case D4)."""
+        held: set[IPv4Address] = set()
+        inventory = await self._parts.network.inventory()
+        for line in inventory.reservations | inventory.elements:
+            for word in line.replace("{", " ").replace("}", " ").replace(",", " ").split():
+                try:
+                    held.add(IPv4Address(word))
+                except ValueError:
+                    continue
+        return held
+
+    def _owners(self) -> set[int]:
+        """Find the users that own files of VMs, whose records cannot be read perhaps (S-10)."""
+        owners: set[int] = set()
+        for folder in self._parts.paths.machines.iterdir():
+            if folder.is_dir() and not folder.is_symlink():
+                owners |= {path.lstat().st_uid for path in folder.iterdir()}
+        return owners
+
+    async def complete(self, job: Job, order: HostOrder) -> None:
+        """Record that every part is there: only from now on is the VM more than an attempt (L-C1)."""
+        boot_id = self._parts.boot_id()
+        is_stopped = order.power_state is PowerState.STOPPED
+
+        def change(status: StoredStatus) -> StoredStatus:
+            record = status.record
+            if record.boot_id is not None:
+                return status
+            create = attempt_of(record, order)
+            if not (create.image and create.disk and create.seed and (create.booted or is_stopped)):
+                raise Superseded("a part of the VM is missing: its create goes on where it stands")
+            completed = record.model_copy(
+                update={"boot_id": boot_id, "create": None, "stop_intended": is_stopped, **generations(order)}
+            )
+            return status.model_copy(update={"record": completed})
+
+        async with job.locked():
+            await self._parts.records.update(order.vm_id, change, job.guard)
+
+    async def apply(self, job: Job, order: HostOrder) -> None:
+        """Record the generations that were applied; a restart that was noted is done then (L-N3, L-V7)."""
+
+        def change(status: StoredStatus) -> StoredStatus:
+            record = status.record.model_copy(update={"restart_of": None, **generations(order)})
+            return status.model_copy(update={"record": record})
+
+        async with job.locked():
+            await self._parts.records.update(order.vm_id, change, job.guard)
+
+
+def _make_host_key() -> StoredHostKey:
+    private, public = make_host_key()
+    return StoredHostKey(private=private, public=public)
+
+
+def generations(order: HostOrder) -> dict[str, int]:
+    """Name the generations of an order as the record calls them."""
+    return {
+        "applied_generation": order.generation,
+        "applied_spec_generation": order.spec_generation,
+        "applied_restart_generation": order.restart_generation,
+        "applied_rebuild_generation": order.rebuild_generation,
+    }
+
+
+def attempt_of(record: Record, order: HostOrder) -> CreateProgress:
+    """Return the create's progress; raises Superseded unless this very pass began it (L-C1)."""
+    if record.create is None or record.create.pass_number != order.fence.pass_number:
+        raise Superseded("another attempt of the create has begun since: this pass must begin its own")
+    return record.create
+
+
+def progressed(status: StoredStatus, order: HostOrder, **done: object) -> StoredStatus:
+    """Note how far this pass's create has come."""
+    create = attempt_of(status.record, order).model_copy(update=done)
+    return status.model_copy(update={"record": status.record.model_copy(update={"create": create})})

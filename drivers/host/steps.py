@@ -1,0 +1,67 @@
+"""The steps of a VM on this host as one thing, which activities call and the worker builds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, ParamSpec
+
+from drivers.host.destroy import DestroySteps
+from drivers.host.ending import Ending
+from drivers.host.look import Looker
+from drivers.host.parts import Parts
+from drivers.host.power import PowerSteps
+from drivers.host.prepare import PrepareSteps
+from drivers.host.storage import StorageSteps
+from drivers.host.watch import Watch
+from drivers.jobs import Job
+from model.errors import Failed
+from model.record import HostOrder, View
+
+P = ParamSpec("P")
+
+
+class HostSteps:
+    """What a host does with its VMs. Each step is called by `run`, under its order, and answers what is there then."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.looker = Looker(parts)
+        self.watch = Watch(parts, self.looker)
+        ending = Ending(parts, self.looker)
+        prepare = PrepareSteps(parts, ending)
+        storage = StorageSteps(parts)
+        power = PowerSteps(parts, ending)
+        destroy = DestroySteps(parts, self.looker, ending)
+        self.prepare, self.complete, self.apply = prepare.prepare, prepare.complete, prepare.apply
+        self.fetch_image, self.make_disk = storage.fetch_image, storage.make_disk
+        self.write_seed, self.grow_disk = storage.write_seed, storage.grow_disk
+        self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
+        self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
+        self.quarantine, self.release = power.quarantine, power.release
+        self.destroy_process, self.destroy_network = destroy.destroy_process, destroy.destroy_network
+        self.destroy_storage, self.destroy_records = destroy.destroy_storage, destroy.destroy_records
+
+    async def look(self, order: HostOrder) -> View:
+        """Look for an order, without the VM's lock; its fence counts from now on."""
+        async with self.parts.jobs.order(order.vm_id, order.fence) as job:
+            view = await self.looker.view(order.vm_id, job.guard)
+            if view.observed.nothing:
+                await self.parts.jobs.fences.mark_gone(order.vm_id)
+            return view
+
+    async def run(
+        self,
+        order: HostOrder,
+        step: Callable[Concatenate[Job, HostOrder, P], Awaitable[str | None]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> View:
+        """Do one step under its order, and look afterwards; `waiting` says that the step could not begin."""
+        async with self.parts.jobs.order(order.vm_id, order.fence) as job:
+            try:
+                waiting = await step(job, order, *args, **kwargs)
+            except Failed:
+                self.watch.look_soon(order.vm_id)
+                raise
+            view = await self.looker.view(order.vm_id, job.guard)
+            return view.model_copy(update={"waiting": waiting})

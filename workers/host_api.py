@@ -1,0 +1,126 @@
+"""The host worker's own calls to the API: reports go out, inputs come in, under the host's credential (S-5, S-6)."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx2
+import pydantic
+
+from model.base import Frozen
+from model.errors import HostlerError, NotFound, StepFailed, Superseded, Unavailable, Unreadable
+from model.report import HostReport, ReportAnswer
+from model.vm import VmInput
+
+Answer = TypeVar("Answer", bound=pydantic.BaseModel)
+
+TIMEOUT_SECONDS = 10.0
+INPUT_LIMIT_BYTES = 4 << 20
+
+
+class Credentials(Frozen):
+    """credentials.json, 0600, written at enrolment. `sealing_key`: base64 of 32 bytes (S-3)."""
+
+    fleet_id: str
+    host_id: str
+    credential: pydantic.SecretStr
+    sealing_key: pydantic.SecretStr
+    key_version: int
+    api_url: str
+    temporal_address: str
+    namespace: str
+
+    @property
+    def sealing_key_bytes(self) -> bytes:
+        """Return the key itself."""
+        return base64.b64decode(self.sealing_key.get_secret_value(), validate=True)
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read what enrolment gave this host; raises Unreadable without telling any of it."""
+    try:
+        credentials = Credentials.model_validate_json(path.read_bytes())
+        if len(credentials.sealing_key_bytes) != 32:
+            raise Unreadable("credentials.json holds a sealing key of another length: enrol this host again")
+    except FileNotFoundError as error:
+        raise Unreadable("this host has no credentials yet: enrol it with `hostler host join`") from error
+    except (OSError, ValueError) as error:
+        raise Unreadable("credentials.json cannot be read: enrol this host again") from error
+    return credentials
+
+
+class HostApi:
+    """A client of the API with one host's credential. Raises Unavailable when the API does not answer."""
+
+    def __init__(self, url: str, credential: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        # No proxy of the environment: the host's credential goes to the API alone.
+        self._client = httpx2.AsyncClient(
+            base_url=url.rstrip("/"),
+            headers={"authorization": f"Bearer {credential}"},
+            timeout=timeout_seconds,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def report(self, report: HostReport) -> ReportAnswer:
+        """Send one report."""
+        response = await self._call("POST", "/v1/host/report", report.model_dump_json())
+        return _read(response, ReportAnswer)
+
+    async def fetch_input(self, vm_id: str, digest: str) -> VmInput:
+        """Fetch what a VM is to be made of, with exactly this digest (S-5).
+
+        Raises Superseded when the row has another digest by now, or is not this host's any more.
+        """
+        try:
+            response = await self._call("GET", f"/v1/host/vms/{vm_id}/input?digest={digest}", None)
+        except NotFound as error:
+            raise Superseded("the VM is no longer this host's: the row must be read again") from error
+        found = _read(response, VmInput)
+        if (found.vm_id, found.digest) != (vm_id, digest):
+            raise Superseded("the VM's input is another than the order's: the row must be read again")
+        return found
+
+    async def _call(self, method: str, path: str, body: str | None) -> bytes:
+        headers = {"content-type": "application/json"} if body is not None else {}
+        try:
+            async with self._client.stream(method, path, content=body, headers=headers) as response:
+                data = b""
+                async for chunk in response.aiter_bytes():
+                    data += chunk
+                    if len(data) > INPUT_LIMIT_BYTES:
+                        raise StepFailed(f"the API's answer is over {INPUT_LIMIT_BYTES} bytes")
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            raise Unavailable("the API does not answer this host: its step waits for it") from error
+        if response.status_code != 200:
+            raise _error(response.status_code)
+        return data
+
+
+def _error(status: int) -> HostlerError:
+    if status == 404:
+        return NotFound("the API knows no such thing for this host")
+    if status == 409:
+        return Superseded("the VM's input has changed: the row must be read again")
+    if status in (401, 403):
+        # The operator's matter, not the VM's: no attempt may be used up.
+        return Unavailable("the API refuses this host's credential: enrol it again, or look whether it was revoked")
+    return Unavailable(f"the API answered this host with status {status}")
+
+
+def _read(data: bytes, kind: type[Answer]) -> Answer:
+    try:
+        return kind.model_validate_json(data)
+    except pydantic.ValidationError as error:
+        raise Unavailable("the API's answer does not fit: API and host worker may be too far apart") from error

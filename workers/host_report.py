@@ -1,0 +1,102 @@
+"""The report: what this host sees, every ten seconds and at once on change (H-S6, H-S11).
+
+It is built from memory: it touches no hypervisor and waits for no VM's lock. What was not acknowledged is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from drivers.host.seen import SeenStore
+from model.errors import HostlerError
+from model.report import HostReport, ReportAnswer, VmReport
+
+INTERVAL_SECONDS = 10.0
+WHOLE_SECONDS = 600.0
+GAP_SECONDS = 0.25
+_log = logging.getLogger("hostler.report")
+
+
+class Api(Protocol):
+    """Whom reports are sent to."""
+
+    async def report(self, report: HostReport) -> ReportAnswer: ...
+
+
+Frame = Callable[[int, bool, tuple[VmReport, ...]], Awaitable[HostReport]]
+
+
+class Reporter:
+    """Send reports for as long as the worker lives.
+
+    frame: makes a report of its number, whether it is whole, and the VMs. on_answer: takes the fleet's epoch and floor.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        seen: SeenStore,
+        *,
+        next_number: Callable[[], Awaitable[int]],
+        frame: Frame,
+        on_answer: Callable[[ReportAnswer], Awaitable[None]],
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._api = api
+        self._seen = seen
+        self._next_number = next_number
+        self._frame = frame
+        self._on_answer = on_answer
+        self._interval_seconds = interval_seconds
+        self._acknowledged = 0
+        self._want_whole = True
+        self._whole_at = 0.0
+        self._lost = False
+        self.heard_at: datetime | None = None
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            self._seen.changed.clear()
+            delivered = await self.send()
+            await asyncio.sleep(GAP_SECONDS)  # at most four a second (S-6)
+            if delivered:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._interval_seconds):
+                        await self._seen.changed.wait()
+            else:
+                await asyncio.sleep(self._interval_seconds * random.uniform(0.4, 0.8))  # noqa: S311 - spreading
+
+    async def send(self) -> bool:
+        """Send what moved since the last acknowledged report, or everything; say whether it was taken."""
+        now = time.monotonic()
+        whole = self._want_whole or now - self._whole_at > WHOLE_SECONDS
+        count = self._seen.count
+        try:
+            number = await self._next_number()
+            report = await self._frame(number, whole, self._seen.since(0 if whole else self._acknowledged))
+            answer = await self._api.report(report)
+        except HostlerError as error:
+            if not self._lost:
+                _log.warning("the report was not delivered, it is kept and sent again: %s", error.detail)
+            self._lost = True
+            return False
+        if self._lost:
+            _log.info("reports are delivered again")
+        self._lost = False
+        self.heard_at = datetime.now(UTC)
+        if answer.acknowledged == number:
+            self._acknowledged = max(count, 1)
+            self._seen.delivered(count)
+            if whole:
+                self._whole_at = now
+        self._want_whole = answer.want_whole
+        await self._on_answer(answer)
+        return answer.acknowledged == number and not answer.want_whole
