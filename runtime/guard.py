@@ -9,7 +9,6 @@ from temporalio import workflow
 from temporalio.converter import create_payload_validation_error
 from temporalio.worker import (
     ExecuteWorkflowInput,
-    HandleSignalInput,
     StartActivityInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
@@ -20,7 +19,7 @@ from model.temporal import is_host_queue
 
 
 class GuardedRun(WorkflowInboundInterceptor):
-    """Refuse a start, and drop a signal, whose number of arguments is not its function's: a TypeError would wedge."""
+    """Refuse a start whose number of arguments is not its function's: a TypeError would wedge the run."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """Guard what the run sends out as well."""
@@ -31,14 +30,6 @@ class GuardedRun(WorkflowInboundInterceptor):
         if not _fits(input.run_fn, len(input.args) + 1):
             raise create_payload_validation_error({"expected": "one argument", "problems": ["another number"]})
         return await super().execute_workflow(input)
-
-    async def handle_signal(self, input: HandleSignalInput) -> None:
-        """Handle the signal if its arguments fit."""
-        handler = cast("Any", workflow).get_signal_handler(input.signal)
-        if handler is not None and not _fits(handler, len(input.args)):
-            workflow.logger.warning("dropped a signal with %d arguments", len(input.args))
-            return
-        await super().handle_signal(input)
 
 
 def _fits(function: Any, count: int) -> bool:
