@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivers.confine import Confinement, kill, python_binds, run_confined, start_confined
+from drivers.confine import Confinement, python_binds, run_confined, start_confined
 from drivers.headers import MIB, DiskFormat
 from drivers.image_files import FetchProgress, ImageFile, escape, redacted_url
+from drivers.launching import kill
 from drivers.space import Reservation
 from model.errors import ImageUnreachable, OutOfSpace, Permanent, StepFailed
 
