@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drivers.names import HostNames
@@ -26,7 +26,8 @@ class Settings(BaseSettings):
     """What every process needs to find its state, the API, Temporal and Postgres (`HOSTLER_…`).
 
     `temporal_profile` names a profile of a `temporal.toml` (address, namespace, TLS) and wins over address and
-    namespace; `temporal_config_file` is that file, else Temporal's own place for it.
+    namespace; `temporal_config_file` is that file, else Temporal's own place for it. `database_url_file` holds the URL,
+    with whatever password is in it, so that no environment has to (S-42).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_", frozen=True, extra="ignore", populate_by_name=True)
@@ -42,9 +43,21 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         default=None, validation_alias=AliasChoices("HOSTLER_DATABASE_URL", "DATABASE_URL", "database_url")
     )
+    database_url_file: Path | None = None
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     host_silent_after_seconds: int = 90
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_database_url(cls, values: dict[str, Any]) -> dict[str, Any]:
+        file = values.get("database_url_file")
+        if not file or any(name in values for name in ("HOSTLER_DATABASE_URL", "DATABASE_URL", "database_url")):
+            return values
+        try:
+            return {**values, "database_url": Path(file).read_text("utf-8").strip()}
+        except OSError as error:
+            raise ValueError("the file with the database's URL cannot be read by this user") from error
 
     @property
     def master_key_file(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,24 @@ def test_settings_load_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_database_url_comes_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """S-42: its password is in no environment; a URL that is said outright wins."""
+    for name in ("HOSTLER_DATABASE_URL", "DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "database_url"
+    file.write_text("postgresql://user:word@h/d\n")
+    monkeypatch.setenv("HOSTLER_DATABASE_URL_FILE", str(file))
+    found = Settings().database_url
+    assert found is not None
+    assert found.get_secret_value() == "postgresql://user:word@h/d"
+    assert "word" not in repr(Settings())
+    monkeypatch.setenv("HOSTLER_DATABASE_URL", "postgresql://own")
+    found = Settings().database_url
+    assert found is not None
+    assert found.get_secret_value() == "postgresql://own"
+    file.unlink()
+    monkeypatch.delenv("HOSTLER_DATABASE_URL")
+    with pytest.raises(ValueError, match="cannot be read"):
+        Settings()
