@@ -115,5 +115,5 @@ create table operations (
     error text,
     constraint operations_ended check ((ended_at is null) = (result is null))
 );
-create index operations_of_vm on operations (project, vm_id, id desc);
+create index operations_of_vm on operations (vm_id, id desc);
 create index operations_open on operations (vm_id) where ended_at is null;

@@ -1,0 +1,113 @@
+"""What every accepted change of a VM has in common: the locked row, the wake, the operation, the audit entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from model.decide import pass_type
+from model.errors import Conflict, GenerationMoved, Gone
+from model.generations import Wish
+from model.passes import PassType
+from model.specification import VmSpec
+from model.vm import PowerState
+from store.audit import Actor, write_audit
+from store.operation import OperationKind, open_operation
+from store.vm import missing
+
+if TYPE_CHECKING:
+    from store.database import Connection
+
+# A reason to look (design: Wake). It belongs to no part of the row.
+WAKE = "wake = wake + 1, due_at = now()"
+
+# Take the row from whatever pass owns it: a pass number that no run has. What a run still writes is refused; it
+# claims anew and looks. So a count that a user cleared is not written back by a pass that read it before.
+DISOWN = """pass_number = nextval('pass'), run_id = null, claim_until = null, step = 0, status_detail = null"""
+CLEAR = f"""{DISOWN}, create_attempts = 0, attempt_pass = null, given_back_pass = null, refunds = 0, failures = 0,
+    retry_at = null, resting = false, unreachable_since = null, last_error = null"""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An accepted request: which pass to poke, and the operation, if it changed anything."""
+
+    vm_id: str
+    pass_type: PassType
+    operation_id: str | None
+    changed: bool
+
+
+async def lock_vm(connection: Connection, project: str | None, vm_id: str, generation: int | None) -> asyncpg.Record:
+    """Lock a VM's row and return it; raise Gone or NotFound without one, GenerationMoved for another generation."""
+    record = await connection.fetchrow(
+        "select * from vms where id = $1 and ($2::text is null or project = $2) for update", vm_id, project
+    )
+    if record is None:
+        raise await missing(connection, project, vm_id)
+    if generation is not None and generation != record["generation"]:
+        raise GenerationMoved(
+            f"the VM is at generation {record['generation']}, the request is for {generation}: read it again"
+        )
+    return record
+
+
+def refuse_unless_changeable(record: asyncpg.Record) -> None:
+    """Raise what keeps the VM from being changed: a teardown, a quarantine, a hold (L-G12)."""
+    if record["destroying"]:
+        raise Gone(f"the VM {record['id']} is being destroyed")
+    if record["deleted"]:
+        raise Conflict(
+            f"the VM {record['id']} was deleted and will be destroyed at {record['destroy_at']:%Y-%m-%dT%H:%M:%SZ}; "
+            "undelete it first"
+        )
+    if record["held"]:
+        raise Conflict(f"the VM {record['id']} is held by {record['held_by'] or 'another operation'}; wait for its end")
+
+
+def wish_of(record: asyncpg.Record) -> Wish:
+    """Read the desired state out of a VM's row."""
+    return Wish(
+        power_state=PowerState(record["power_state"]),
+        labels=record["labels"],
+        spec=VmSpec.model_validate(record["spec"]),
+        generation=record["generation"],
+        spec_generation=record["spec_generation"],
+        restart_generation=record["restart_generation"],
+    )
+
+
+def unchanged(record: asyncpg.Record) -> Accepted:
+    """Accept a request that asks for what is wanted already (L-N1)."""
+    return Accepted(record["id"], pass_type_of(record), None, False)
+
+
+def pass_type_of(record: asyncpg.Record) -> PassType:
+    return pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None)
+
+
+async def accept(
+    connection: Connection,
+    actor: Actor,
+    record: asyncpg.Record,
+    kind: OperationKind,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> Accepted:
+    """Write operation and audit entry of a change; `record` is the row as it is after it."""
+    operation_id = await open_operation(
+        connection, vm_id=record["id"], project=record["project"], kind=kind, generation=record["generation"]
+    )
+    await write_audit(
+        connection,
+        actor,
+        project=record["project"],
+        action=f"vm.{kind}",
+        subject=f"vm/{record['id']}",
+        before=before,
+        after=after,
+    )
+    return Accepted(record["id"], pass_type_of(record), operation_id, True)

@@ -1,0 +1,179 @@
+"""Hosts: enrolled, known by their credential, listed with what they reported (H-E2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from model.errors import Conflict, NotFound, Unavailable
+from model.ids import new_id
+from model.report import HostReport
+from store.audit import Actor, write_audit
+from store.database import reading, transaction
+
+if TYPE_CHECKING:
+    from store.database import Pool
+
+_COLUMNS = (
+    *("id", "name", "labels", "status", "key_version", "instance_id", "machine_id", "boot_id", "worker_version"),
+    *("activity_names", "report_number", "last_report_at", "state_lost_at", "rolled_back_at", "joined_at"),
+)
+_SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
+    (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
+    (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted
+from hosts h"""
+
+
+@dataclass(frozen=True)
+class StoredHost:
+    """A host. `report` is the last one, without its VMs; `silent` is computed now (H-S10)."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    status: str
+    key_version: int
+    instance_id: str | None
+    machine_id: str | None
+    boot_id: str | None
+    worker_version: str | None
+    activity_names: tuple[str, ...]
+    report_number: int
+    last_report_at: datetime | None
+    state_lost_at: datetime | None
+    rolled_back_at: datetime | None
+    joined_at: datetime
+    report: HostReport | None
+    silent: bool
+    vms: int
+    vms_deleted: int
+
+
+@dataclass(frozen=True)
+class KnownHost:
+    """Whose credential it is."""
+
+    id: str
+    name: str
+    key_version: int
+
+
+class HostStore:
+    """The hosts."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def enrol(
+        self, *, name: str, credential_hash: bytes, actor: Actor, labels: Mapping[str, str] | None = None
+    ) -> KnownHost:
+        """Make a host's row; it is `joining` until its first report. Raise Conflict for a name that is taken.
+
+        credential_hash: the SHA-256 of the credential's random part.
+        """
+        host_id = new_id()
+        async with transaction(self._pool) as connection:
+            made = await connection.fetchval(
+                """insert into hosts (id, name, labels, credential_hash) values ($1, $2, $3, $4)
+                on conflict (name) do nothing returning key_version""",
+                host_id,
+                name,
+                dict(labels or {}),
+                credential_hash,
+            )
+            if made is None:
+                raise Conflict(f"there is a host {name} already; choose another name, or replace its credential")
+            await write_audit(
+                connection,
+                actor,
+                project="public",
+                action="host.enrol",
+                subject=f"host/{host_id}",
+                after={"name": name},
+            )
+        return KnownHost(host_id, name, made)
+
+    async def replace_credential(self, host_id: str, credential_hash: bytes, actor: Actor) -> None:
+        """Give a host another credential; the one before ends at once."""
+        async with transaction(self._pool) as connection:
+            found = await connection.fetchval(
+                "update hosts set credential_hash = $2 where id = $1 returning true", host_id, credential_hash
+            )
+            if not found:
+                raise NotFound(f"there is no host {host_id}")
+            await write_audit(connection, actor, project="public", action="host.credential", subject=f"host/{host_id}")
+
+    async def by_credential(self, credential_hash: bytes) -> KnownHost | None:
+        """Return the host of a credential by its SHA-256, or None."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                "select id, name, key_version from hosts where credential_hash = $1 and status <> 'forgotten'",
+                credential_hash,
+            )
+        return KnownHost(record["id"], record["name"], record["key_version"]) if record else None
+
+    async def get(self, host: str) -> StoredHost:
+        """Return a host by its id or its name; raise NotFound."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                _SELECT + " where h.id = $1 or h.name = $1 order by h.id = $1 desc", host
+            )
+        if record is None:
+            raise NotFound(f"there is no host {host}")
+        return _to_host(record)
+
+    async def list(self, *, limit: int = 100, after: str | None = None) -> tuple[StoredHost, ...]:
+        """List hosts by id, from the one above the id `after` on."""
+        async with reading(self._pool) as connection:
+            records = await connection.fetch(
+                _SELECT + " where $1::text is null or h.id > $1 order by h.id limit $2", after, limit
+            )
+        return tuple(_to_host(record) for record in records)
+
+    async def count(self) -> tuple[int, int]:
+        """Return how many hosts there are and how many of them are silent: all that a project may know (A-2)."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                """select count(*) as hosts, count(*) filter (where host_is_silent(h)) as silent from hosts h
+                where status <> 'forgotten'"""
+            )
+        return (record["hosts"], record["silent"]) if record else (0, 0)
+
+    async def choose(self) -> str:
+        """Choose a host for a VM that named none: ready, not silent, with the fewest VMs, then by name.
+
+        Raise Unavailable when there is none.
+        """
+        async with reading(self._pool) as connection:
+            chosen: str | None = await connection.fetchval(
+                """select h.id from hosts h where h.status = 'ready' and not host_is_silent(h)
+                order by (select count(*) from vms v where v.host_id = h.id), h.name limit 1"""
+            )
+        if chosen is None:
+            raise Unavailable("no host is ready to take a VM; `hostler host ls` shows why")
+        return chosen
+
+    async def foreign(self, host_id: str) -> tuple[dict[str, Any], ...]:
+        """Return what the host holds although no row places it there: shown, and left alone (L-R1)."""
+        async with reading(self._pool) as connection:
+            found = await connection.fetchval("select foreign_vms from hosts where id = $1", host_id)
+        if found is None:
+            raise NotFound(f"there is no host {host_id}")
+        return tuple(found)
+
+
+def _to_host(record: asyncpg.Record) -> StoredHost:
+    plain: dict[str, Any] = {name: record[name] for name in _COLUMNS}
+    plain["activity_names"] = tuple(plain["activity_names"])
+    report = HostReport.model_validate(record["report"]) if record["report"] else None
+    return StoredHost(
+        **plain,
+        report=report,
+        silent=record["silent"],
+        vms=record["vms"],
+        vms_deleted=record["vms_deleted"],
+    )

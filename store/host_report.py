@@ -1,0 +1,234 @@
+"""Take a host's report: store what it saw of its own VMs, and wake what moved, in one transaction (S-6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from model.decide import pass_type
+from model.errors import Conflict, NotFound
+from model.generations import VmChange
+from model.passes import PassType
+from model.report import HostReport, ReportAnswer, VmReport
+from model.vm import PowerState
+from store.audit import Actor
+from store.change import DISOWN, WAKE
+from store.database import transaction
+from store.fleet import read_fleet
+from store.observed import Seen, store_observed
+from store.vm_change import change_locked
+
+if TYPE_CHECKING:
+    from store.database import Connection, Pool
+
+# First contact after an outage wakes over this time, not all in one moment (H-S12).
+_SPREAD = "interval '30 seconds'"
+
+
+@dataclass(frozen=True)
+class Poke:
+    """A VM to look at now, and the pass that its row calls for."""
+
+    vm_id: str
+    pass_type: PassType
+
+
+@dataclass(frozen=True)
+class ReportTaken:
+    """The answer for the host, and whom to poke."""
+
+    answer: ReportAnswer
+    pokes: tuple[Poke, ...]
+
+
+async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTaken:
+    """Store a report and wake the VMs that it gives a reason to look at.
+
+    A number that was stored already, or a lower one, changes nothing; only a whole report with a lower number is
+    taken: the host was rolled back (H-E2). Another machine under the same instance raises Conflict.
+    """
+    async with transaction(pool) as connection:
+        host = await connection.fetchrow(
+            "select *, host_is_silent(h) as silent from hosts h where id = $1 for no key update", host_id
+        )
+        if host is None:
+            raise NotFound(f"there is no host {host_id}")
+        arrival = _judge(host, report)
+        if not arrival.taken:
+            return ReportTaken(await _answer(connection, host["report_number"], want_whole=arrival.late), ())
+        await _store_host(connection, host, report, arrival)
+        if arrival.new_state:
+            await _forget_revisions(connection, host_id)
+        before = await _read_vms(connection, host_id, [vm.vm_id for vm in report.vms])
+        known = [vm for vm in report.vms if vm.vm_id in before]
+        seen = [Seen(vm.vm_id, vm.observed, vm.unreadable) for vm in known]
+        stored = await store_observed(connection, host_id, report.instance_id, seen)
+        stopped = await _stop_by_guest(connection, before, [vm for vm in known if vm.vm_id in stored])
+        woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)} - stopped
+        await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
+        await _store_foreign(connection, host, report, before)
+        if host["silent"] or arrival.new_state:
+            await _wake_unsettled(connection, host_id, everything=arrival.new_state)
+        pokes = await _pokes(connection, sorted(woken | stopped))
+        return ReportTaken(
+            await _answer(connection, report.number, want_whole=not report.whole and arrival.first), pokes
+        )
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """What a report's instance and number say. `late`: it comes after a newer one."""
+
+    taken: bool
+    first: bool = False
+    late: bool = False
+    lost: bool = False
+    rolled_back: bool = False
+
+    @property
+    def new_state(self) -> bool:
+        return self.lost or self.rolled_back
+
+
+def _judge(host: asyncpg.Record, report: HostReport) -> _Arrival:
+    if host["instance_id"] is None:
+        return _Arrival(taken=True, first=True)
+    if host["instance_id"] != report.instance_id:
+        return _Arrival(taken=True, first=True, lost=True)
+    if host["machine_id"] not in (None, report.machine_id):
+        raise Conflict(
+            "another machine reports with a copy of this host's state directory; run the worker on one of them only"
+        )
+    if report.number > host["report_number"]:
+        return _Arrival(taken=True)
+    if report.whole and report.number < host["report_number"]:
+        return _Arrival(taken=True, first=True, rolled_back=True)
+    return _Arrival(taken=False, late=report.number < host["report_number"])
+
+
+async def _store_host(connection: Connection, host: asyncpg.Record, report: HostReport, arrival: _Arrival) -> None:
+    await connection.execute(
+        """update hosts set status = case when status = 'joining' then 'ready' else status end, instance_id = $2,
+            machine_id = $3, boot_id = $4, worker_version = $5, activity_names = $6, report = $7, report_number = $8,
+            last_report_at = now(), last_whole_at = case when $9 then now() else last_whole_at end,
+            state_lost_at = case when $10 then now() else state_lost_at end,
+            rolled_back_at = case when $11 then now() else rolled_back_at end
+        where id = $1""",
+        host["id"],
+        report.instance_id,
+        report.machine_id,
+        report.boot_id,
+        report.worker_version,
+        list(report.activity_names),
+        report.model_dump(mode="json", exclude={"vms"}),
+        report.number,
+        report.whole,
+        arrival.lost,
+        arrival.rolled_back,
+    )
+
+
+async def _forget_revisions(connection: Connection, host_id: str) -> None:
+    """A host that lost its state counts anew; no pass that asked the former one writes its answer any more."""
+    await connection.execute(
+        f"update vms set observed_instance = null, observed_revision = 0, {DISOWN} where host_id = $1", host_id
+    )
+
+
+async def _read_vms(connection: Connection, host_id: str, vm_ids: list[str]) -> dict[str, asyncpg.Record]:
+    """Lock the reported VMs that this host has a row for, in one order, and return them by id."""
+    records = await connection.fetch(
+        """select *, claim_until > now() as claimed from vms where host_id = $1 and id = any($2)
+        order by id for no key update""",
+        host_id,
+        vm_ids,
+    )
+    return {record["id"]: record for record in records}
+
+
+async def _stop_by_guest(connection: Connection, before: dict[str, asyncpg.Record], news: list[VmReport]) -> set[str]:
+    """L-V4 with `stop`: a guest that powered itself off makes `stopped` the desired state. Return whom it stopped."""
+    stopped: set[str] = set()
+    for vm in news:
+        row = before[vm.vm_id]
+        asked = row["power_state"] == PowerState.RUNNING and row["on_guest_poweroff"] == "stop"
+        if vm.guest_stopped_itself and asked and not row["deleted"] and not row["held"]:
+            await change_locked(connection, row, VmChange(power_state=PowerState.STOPPED), Actor("guest"))
+            stopped.add(vm.vm_id)
+    return stopped
+
+
+def _gives_reason(row: asyncpg.Record, vm: VmReport, stored: bool) -> bool:
+    """Say whether a report is a reason to look: the host asks for it, or what it saw moved and is not as wanted.
+
+    A pass that is at work sees what it brings about by itself.
+    """
+    if vm.look:
+        return True
+    power = vm.observed.power_state
+    moved = power != row["observed_power_state"] or vm.unreadable != row["unreadable"]
+    as_wanted = power == row["power_state"] and vm.unreadable is None
+    expected = as_wanted and (row["phase"] == "ready" or bool(row["claimed"]))
+    return stored and moved and not expected
+
+
+async def _store_foreign(
+    connection: Connection, host: asyncpg.Record, report: HostReport, known: dict[str, asyncpg.Record]
+) -> None:
+    """Keep what the host named and no row places there; a whole report replaces the list (L-R1)."""
+    news = {vm.vm_id: vm for vm in report.vms if vm.vm_id not in known}
+    kept: dict[str, Any] = {} if report.whole else {entry["vm_id"]: entry for entry in host["foreign_vms"]}
+    for vm_id, vm in news.items():
+        kept[vm_id] = {
+            "vm_id": vm_id,
+            "power_state": vm.observed.power_state.value if vm.observed.power_state else None,
+            "seen_at": vm.observed.seen_at.isoformat(),
+            "unreadable": vm.unreadable,
+        }
+    # What was made gone this moment may still be in a report that was on its way.
+    gone = await connection.fetch(
+        "select vm_id from gone where vm_id = any($1) and at > now() - interval '1 minute'", sorted(kept)
+    )
+    for record in gone:
+        kept.pop(record["vm_id"])
+    elsewhere = await connection.fetch(
+        "select id, host_id from vms where id = any($1) and host_id <> $2", sorted(kept), host["id"]
+    )
+    for record in elsewhere:
+        kept[record["id"]]["placed_on"] = record["host_id"]
+    entries = [kept[vm_id] for vm_id in sorted(kept)]
+    if entries != host["foreign_vms"]:
+        await connection.execute("update hosts set foreign_vms = $2 where id = $1", host["id"], entries)
+
+
+async def _wake_unsettled(connection: Connection, host_id: str, *, everything: bool) -> None:
+    """A host is back: look at all that waited for it, spread over half a minute."""
+    await connection.execute(
+        f"""update vms set wake = wake + 1, due_at = least(due_at, now() + random() * {_SPREAD})
+        where host_id = $1 and ($2 or due_at is not null or observed_generation <> generation
+            or phase not in ('ready', 'sleeping'))""",
+        host_id,
+        everything,
+    )
+
+
+async def _pokes(connection: Connection, vm_ids: list[str]) -> tuple[Poke, ...]:
+    records = await connection.fetch(
+        "select id, deleted, first_ready_at from vms where id = any($1) order by id", vm_ids
+    )
+    return tuple(
+        Poke(record["id"], pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None))
+        for record in records
+    )
+
+
+async def _answer(connection: Connection, acknowledged: int, *, want_whole: bool) -> ReportAnswer:
+    fleet = await read_fleet(connection)
+    return ReportAnswer(
+        acknowledged=acknowledged,
+        want_whole=want_whole,
+        epoch=fleet.epoch,
+        min_worker_version=fleet.min_worker_version,
+    )

@@ -1,0 +1,241 @@
+"""Read VMs for users and hosts. Every read for a project names the project (S-31)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from model.decide import pass_type
+from model.errors import Gone, NotFound
+from model.passes import PassType
+from model.specification import VmSpec
+from model.vm import LastExit, Phase, PowerState, Quarantine
+from store.database import reading
+from store.rows import to_quarantine
+
+if TYPE_CHECKING:
+    from store.database import Connection, Pool
+
+GONE_FOR = "interval '30 days'"
+
+# The phase that a user sees. What nobody can look at is unknown, not changed: it is computed here, never written
+# (H-S10). A deletion shows from the moment it is accepted, an undelete likewise.
+SHOWN_PHASE = """case
+    when v.destroying then 'destroying'
+    when v.deleted then 'quarantined'
+    when h.last_report_at is not null and host_is_silent(h) then 'unknown'
+    when v.phase in ('quarantined', 'destroying')
+        then case when v.first_ready_at is null then 'creating' else 'ready' end
+    else v.phase end"""
+SHOWN_POWER = "case when host_is_silent(h) or v.unreadable is not null then null else v.observed_power_state end"
+
+_SAME = (
+    *("id", "project", "name", "host_id", "labels", "mac", "input_digest", "fingerprint", "deleted", "destroying"),
+    *("held", "held_by", "generation", "spec_generation", "restart_generation", "rebuild_generation"),
+    *("observed_generation", "observed_at", "status_detail", "last_error", "resting", "failures", "retry_at"),
+    *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
+    *("wake", "due_at", "created_at", "updated_at"),
+)
+_SELECT = f"""
+select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
+    v.observed_power_state, v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
+    host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
+    h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
+    {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power, now() as now
+from vms v join hosts h on h.id = v.host_id cross join fleet f
+"""
+_COMPUTED = ("host_name", "host_silent", "host_last_report_at", "frozen", "address", "address_refused", "now")
+
+
+@dataclass(frozen=True)
+class StoredVm:
+    """A VM as users may read it. `phase` and `power_state` are what is shown now; `last_…` what was seen last."""
+
+    id: str
+    project: str
+    name: str
+    host_id: str
+    host_name: str
+    host_silent: bool
+    host_last_report_at: datetime | None
+    spec: VmSpec
+    labels: dict[str, str]
+    mac: str
+    input_digest: str
+    fingerprint: str
+    desired_power_state: PowerState
+    deleted: bool
+    destroying: bool
+    held: bool
+    held_by: str | None
+    frozen: bool
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+    observed_generation: int
+    quarantine: Quarantine | None
+    phase: Phase
+    last_phase: Phase
+    power_state: PowerState | None
+    last_power_state: PowerState | None
+    observed_at: datetime | None
+    status_detail: str | None
+    last_error: str | None
+    last_exit: LastExit | None
+    resting: bool
+    failures: int
+    retry_at: datetime | None
+    create_attempts: int
+    restart_count: int
+    first_ready_at: datetime | None
+    address: str | None
+    address_refused: str | None
+    ssh_host_key: str | None
+    unreadable: str | None
+    pass_number: int
+    run_id: str | None
+    wake: int
+    due_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    now: datetime
+
+    @property
+    def pass_type(self) -> PassType:
+        """The type of pass that the row calls for."""
+        return pass_type(deleted=self.deleted, created=self.first_ready_at is not None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do now: no pass is due, or it waits, stopped, in quarantine."""
+        if self.quarantine is not None and not self.destroying:
+            return self.quarantine.stopped_at is not None
+        return self.due_at is None
+
+
+@dataclass(frozen=True)
+class VmFilter:
+    """What a list is narrowed to. `label` is (key, value); `image` a reference."""
+
+    host_id: str | None = None
+    phase: Phase | None = None
+    power_state: PowerState | None = None
+    label: tuple[str, str] | None = None
+    image: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class SealedInput:
+    """What a VM's host may fetch: the specification, and the secrets as they are sealed."""
+
+    vm_id: str
+    project: str
+    name: str
+    mac: str
+    digest: str
+    spec: VmSpec
+    secrets: bytes
+    created_at: datetime
+
+
+class VmStore:
+    """The VMs, read."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def get(self, project: str | None, vm_id: str) -> StoredVm:
+        """Return one VM; raise Gone for one that was destroyed lately, NotFound else. project None: any project's."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                _SELECT + " where v.id = $1 and ($2::text is null or v.project = $2)", vm_id, project
+            )
+            if record is None:
+                raise await missing(connection, project, vm_id)
+        return to_stored_vm(record)
+
+    async def list(
+        self, project: str | None, narrowed: VmFilter | None = None, *, limit: int = 100, after: str | None = None
+    ) -> tuple[StoredVm, ...]:
+        """List VMs by id, from the one above the id `after` on, whether that one still exists or not (A-5)."""
+        wanted = narrowed or VmFilter()
+        label = {wanted.label[0]: wanted.label[1]} if wanted.label else None
+        async with reading(self._pool) as connection:
+            records = await connection.fetch(
+                f"""{_SELECT} where ($1::text is null or v.project = $1) and ($2::text is null or v.id > $2)
+                    and ($3::text is null or v.host_id = $3) and ($4::text is null or v.name = $4)
+                    and ($5::jsonb is null or v.labels @> $5)
+                    and ($6::text is null or v.spec #>> '{{image,reference}}' = $6)
+                    and ($7::text is null or {SHOWN_PHASE} = $7) and ($8::text is null or {SHOWN_POWER} = $8)
+                order by v.id limit $9""",
+                project,
+                after,
+                wanted.host_id,
+                wanted.name,
+                label,
+                wanted.image,
+                wanted.phase,
+                wanted.power_state,
+                limit,
+            )
+        return tuple(to_stored_vm(record) for record in records)
+
+    async def input_for_host(self, host_id: str, vm_id: str) -> SealedInput:
+        """Return a VM's input for the host that its row names; raise NotFound for any other (S-5)."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                """select id, project, name, mac, input_digest, spec, secrets, created_at from vms
+                where id = $1 and host_id = $2""",
+                vm_id,
+                host_id,
+            )
+        if record is None:
+            raise NotFound(f"this host has no VM {vm_id}")
+        return SealedInput(
+            vm_id=record["id"],
+            project=record["project"],
+            name=record["name"],
+            mac=record["mac"],
+            digest=record["input_digest"],
+            spec=VmSpec.model_validate(record["spec"]),
+            secrets=record["secrets"],
+            created_at=record["created_at"],
+        )
+
+
+async def missing(connection: Connection, project: str | None, vm_id: str) -> NotFound | Gone:
+    """Say why a VM is not there: destroyed within 30 days, or never heard of. Another project's is never heard of."""
+    gone_at = await connection.fetchval(
+        f"""select at from gone where vm_id = $1 and ($2::text is null or project = $2)
+        and at > now() - {GONE_FOR}""",
+        vm_id,
+        project,
+    )
+    if gone_at is not None:
+        return Gone(f"the VM {vm_id} was destroyed at {gone_at:%Y-%m-%dT%H:%M:%SZ}")
+    return NotFound(f"there is no VM {vm_id}")
+
+
+def to_stored_vm(record: asyncpg.Record) -> StoredVm:
+    """Make a StoredVm of one record of the list's columns."""
+    plain: dict[str, Any] = {name: record[name] for name in (*_SAME, *_COMPUTED)}
+    return StoredVm(
+        **plain,
+        spec=VmSpec.model_validate(record["spec"]),
+        desired_power_state=PowerState(record["power_state"]),
+        quarantine=to_quarantine(record),
+        phase=Phase(record["shown_phase"]),
+        last_phase=Phase(record["phase"]),
+        power_state=_power(record["shown_power"]),
+        last_power_state=_power(record["observed_power_state"]),
+        last_exit=LastExit.model_validate(record["last_exit"]) if record["last_exit"] else None,
+    )
+
+
+def _power(value: str | None) -> PowerState | None:
+    return None if value is None else PowerState(value)

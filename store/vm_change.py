@@ -1,0 +1,163 @@
+"""Change a VM's desired state: each accepted request in one transaction with wake, operation and audit entry."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from model.errors import Gone
+from model.generations import Changed, VmChange, apply_change, apply_restart
+from model.specification import input_digest
+from store.audit import Actor
+from store.change import CLEAR, DISOWN, WAKE, Accepted, accept, lock_vm, refuse_unless_changeable, unchanged, wish_of
+from store.database import transaction
+from store.operation import end_operations
+
+if TYPE_CHECKING:
+    from store.database import Connection, Pool
+
+
+class VmChanges:
+    """The ways in which users change a VM. project None acts on any project's VM."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def change(
+        self, project: str | None, vm_id: str, change: VmChange, actor: Actor, *, generation: int | None = None
+    ) -> Accepted:
+        """Apply a PATCH; `generation` is that of If-Match. What is identical already moves nothing (L-N1)."""
+        async with transaction(self._pool) as connection:
+            record = await lock_vm(connection, project, vm_id, generation)
+            refuse_unless_changeable(record)
+            return await change_locked(connection, record, change, actor)
+
+    async def restart(
+        self, project: str | None, vm_id: str, actor: Actor, *, generation: int | None = None
+    ) -> Accepted:
+        """Ask for one restart; only while running is wanted (L-N3)."""
+        async with transaction(self._pool) as connection:
+            record = await lock_vm(connection, project, vm_id, generation)
+            refuse_unless_changeable(record)
+            wish = apply_restart(wish_of(record))
+            after = await _update(connection, vm_id, "restart_generation = $2", wish.restart_generation)
+            return await accept(connection, actor, after, "restart")
+
+    async def retry(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
+        """Clear count and error and look at once, also after a permanent error (L-C4) and in a pause."""
+        async with transaction(self._pool) as connection:
+            record = await lock_vm(connection, project, vm_id, None)
+            if not record["deleted"]:
+                refuse_unless_changeable(record)
+            after = await _update(connection, vm_id, CLEAR)
+            return await accept(connection, actor, after, "retry")
+
+    async def delete(
+        self,
+        project: str | None,
+        vm_id: str,
+        actor: Actor,
+        *,
+        grace: timedelta,
+        asked: bool = False,
+        generation: int | None = None,
+    ) -> Accepted:
+        """Put a VM into quarantine; the deadline is fixed here, by Postgres' clock (L-R3).
+
+        A second delete changes nothing, unless the grace was asked for: then it counts from now on (`asked`).
+        """
+        async with transaction(self._pool) as connection:
+            record = await lock_vm(connection, project, vm_id, generation)
+            if record["destroying"] or (record["deleted"] and not asked):
+                return unchanged(record)
+            if record["deleted"]:
+                after = await _update(
+                    connection,
+                    vm_id,
+                    "quarantine_kind = 'tombstone', quarantine_grace = $2, destroy_at = now() + $2",
+                    grace,
+                )
+                return await accept(connection, actor, after, "delete", **_deadlines(record, after))
+            after = await _update(
+                connection,
+                vm_id,
+                f"""deleted = true, generation = generation + 1, quarantine_kind = 'tombstone',
+                quarantine_since = now(), quarantine_grace = $2, destroy_at = now() + $2,
+                quarantine_stopped_at = null, {DISOWN}, failures = 0, retry_at = null""",
+                grace,
+            )
+            await end_operations(connection, vm_id, "superseded")
+            return await accept(connection, actor, after, "delete", **_deadlines(record, after))
+
+    async def undelete(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
+        """Bring a VM back from quarantine; raise Gone once its destruction has begun (L-R4)."""
+        async with transaction(self._pool) as connection:
+            record = await lock_vm(connection, project, vm_id, None)
+            if not record["deleted"]:
+                return unchanged(record)
+            after = await connection.fetchrow(
+                f"""update vms set deleted = false, quarantine_kind = null, quarantine_since = null,
+                    quarantine_grace = null, quarantine_stopped_at = null, destroy_at = null,
+                    generation = generation + 1, updated_at = now(),
+                    {WAKE}, {DISOWN}, failures = 0, retry_at = null
+                where id = $1 and not destroying returning *""",
+                vm_id,
+            )
+            if after is None:
+                raise Gone(f"the VM {vm_id} is past its grace and being destroyed; it cannot be brought back")
+            await end_operations(connection, vm_id, "superseded", kinds=("delete",))
+            return await accept(connection, actor, after, "undelete", **_deadlines(record, after))
+
+
+async def change_locked(connection: Connection, record: asyncpg.Record, change: VmChange, actor: Actor) -> Accepted:
+    """Apply a change to a row that is locked, as a user does, or the guest by its own power-off (L-V4)."""
+    before = wish_of(record)
+    changed = apply_change(before, change)
+    if not changed.fields:
+        return unchanged(record)
+    wish = changed.wish
+    digest = input_digest(
+        vm_id=record["id"], project=record["project"], name=record["name"], mac=record["mac"], spec=wish.spec
+    )
+    # A new power state overtakes one that no pass has reached yet.
+    if "power_state" in changed.fields:
+        await end_operations(connection, record["id"], "superseded", kinds=("power", "restart"))
+    clear = f", {CLEAR}" if changed.given and record["first_ready_at"] is None else ""
+    after = await _update(
+        connection,
+        record["id"],
+        f"""power_state = $2, labels = $3, spec = $4, generation = $5, spec_generation = $6, input_digest = $7,
+        disk_gib = $8{clear}""",
+        wish.power_state,
+        wish.labels,
+        wish.spec.model_dump(mode="json"),
+        wish.generation,
+        wish.spec_generation,
+        digest,
+        wish.spec.disk_gib,
+    )
+    shown = {"before": _shown(changed, before), "after": _shown(changed, wish)}
+    return await accept(connection, actor, after, changed.kind, **shown)
+
+
+async def _update(connection: Connection, vm_id: str, changes: str, *values: object) -> asyncpg.Record:
+    record = await connection.fetchrow(
+        f"update vms set {changes}, updated_at = now(), {WAKE} where id = $1 returning *", vm_id, *values
+    )
+    assert record is not None, "the row is locked"  # noqa: S101
+    return record
+
+
+def _shown(changed: Changed, wish: Any) -> dict[str, Any]:
+    plain = wish.model_dump(mode="json")
+    return {name: plain[name] if name in plain else plain["spec"][name] for name in changed.fields}
+
+
+def _deadlines(before: asyncpg.Record, after: asyncpg.Record) -> dict[str, Any]:
+    def deadline(record: asyncpg.Record) -> dict[str, Any]:
+        at = record["destroy_at"]
+        return {"deleted": record["deleted"], "destroy_at": at.isoformat() if at else None}
+
+    return {"before": deadline(before), "after": deadline(after)}

@@ -1,0 +1,161 @@
+"""Make a VM's row, once per id, in one transaction with its operation and its audit entry (L-N4, A-7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from model.errors import Conflict
+from model.ids import mac_address
+from model.specification import NewVm, VmSpec, fingerprint, input_digest, same_urls
+from store.audit import Actor
+from store.change import CLEAR, WAKE, Accepted, accept, pass_type_of
+from store.database import transaction
+from store.vm import GONE_FOR
+
+if TYPE_CHECKING:
+    from store.database import Connection, Pool
+
+_MAC_DRAWS = 8
+_PLACEABLE = ("joining", "ready")
+
+
+async def create_vm(pool: Pool, new: NewVm, actor: Actor) -> Accepted:
+    """Make the row of a VM that is wanted, or return the one that the same request made before.
+
+    Raise Conflict, with the reason, for a name or id that is taken, an id used within 30 days, and a host that takes
+    no new VM. Order: id, name, host (H-P6).
+    """
+    for draw in range(_MAC_DRAWS):
+        try:
+            async with transaction(pool) as connection:
+                return await _create(connection, new, actor, draw)
+        except _NameTaken as error:
+            async with transaction(pool) as connection:
+                raise await _describe_holder(connection, new) from error
+        except _MacTaken:
+            continue
+    raise Conflict(f"no free MAC address was found for the id {new.vm_id}; choose another id")
+
+
+class _NameTaken(Exception):
+    """The unique index on names refused the row."""
+
+
+class _MacTaken(Exception):
+    """The unique index on MAC addresses refused the row (L-C13)."""
+
+
+async def _create(connection: Connection, new: NewVm, actor: Actor, draw: int) -> Accepted:
+    there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)
+    if there is None:
+        record = await _insert(connection, new, draw)
+        if record is not None:
+            await _check_gone(connection, new)
+            await _check_host(connection, new.host_id)
+            shown = {"name": new.name, "host": new.host_id, "spec": new.spec.model_dump(mode="json")}
+            return await accept(connection, actor, record, "create", after=shown)
+        there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)
+    if there is None:
+        raise Conflict(f"the id {new.vm_id} was released this moment; try again")
+    return await _return_existing(connection, new, actor, there)
+
+
+async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Record | None:
+    """Insert the row; return None when another request made one of this id meanwhile."""
+    mac = mac_address(new.vm_id, draw=draw)
+    digest = input_digest(vm_id=new.vm_id, project=new.project, name=new.name, mac=mac, spec=new.spec)
+    try:
+        return await connection.fetchrow(
+            """insert into vms (id, project, name, host_id, spec, secrets, input_digest, fingerprint, power_state,
+                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+            on conflict (id) do nothing returning *""",
+            new.vm_id,
+            new.project,
+            new.name,
+            new.host_id,
+            new.spec.model_dump(mode="json"),
+            new.secrets,
+            digest,
+            fingerprint(new),
+            new.power_state,
+            new.spec.disk_gib,
+            new.spec.stop_timeout_seconds,
+            new.spec.on_guest_poweroff,
+            mac,
+            new.labels,
+        )
+    except asyncpg.UniqueViolationError as error:
+        if error.constraint_name == "vms_mac_key":
+            raise _MacTaken from error
+        raise _NameTaken from error
+    except asyncpg.ForeignKeyViolationError as error:
+        raise Conflict(f"there is no host {new.host_id}; choose another one") from error
+
+
+async def _check_gone(connection: Connection, new: NewVm) -> None:
+    """Asked after the insert: a teardown that ended this moment has its entry by now."""
+    gone = await connection.fetchrow(
+        f"select project, at from gone where vm_id = $1 and at > now() - {GONE_FOR}", new.vm_id
+    )
+    if gone is None:
+        return
+    if gone["project"] != new.project:
+        raise Conflict(f"the id {new.vm_id} is not available")
+    raise Conflict(
+        f"the id {new.vm_id} belonged to a VM that was destroyed at {gone['at']:%Y-%m-%dT%H:%M:%SZ}; an id is free "
+        "again after 30 days: choose another one"
+    )
+
+
+async def _check_host(connection: Connection, host_id: str) -> None:
+    host = await connection.fetchrow("select name, status from hosts where id = $1 for share", host_id)
+    if host is not None and host["status"] not in _PLACEABLE:
+        raise Conflict(f"the host {host['name']} is {host['status']} and takes no new VM; choose another one")
+
+
+async def _return_existing(connection: Connection, new: NewVm, actor: Actor, there: asyncpg.Record) -> Accepted:
+    """L-N4: the same request gets its VM again, with fresh URLs; any other is told why not."""
+    if there["project"] != new.project:
+        raise Conflict(f"the id {new.vm_id} is not available")
+    if there["deleted"]:
+        raise Conflict(f"the id {new.vm_id} belongs to a VM that is being destroyed; choose another one")
+    if there["fingerprint"] != fingerprint(new):
+        raise Conflict(f"the id {new.vm_id} belongs to a VM that was asked for with another specification")
+    spec = VmSpec.model_validate(there["spec"])
+    if same_urls(spec, new.spec):
+        return Accepted(new.vm_id, pass_type_of(there), None, False)
+    # Later changes stay; only where the image's files are fetched from is new.
+    image = spec.image.model_copy(
+        update={role: getattr(new.spec.image, role) for role in ("rootfs", "kernel", "initrd")}
+    )
+    clear = f", {CLEAR}" if there["first_ready_at"] is None else ""
+    record = await connection.fetchrow(
+        f"update vms set spec = $2, secrets = $3, updated_at = now(), {WAKE}{clear} where id = $1 returning *",
+        new.vm_id,
+        spec.model_copy(update={"image": image}).model_dump(mode="json"),
+        new.secrets,
+    )
+    assert record is not None, "the row is locked"  # noqa: S101
+    return await accept(connection, actor, record, "refresh")
+
+
+async def _describe_holder(connection: Connection, new: NewVm) -> Conflict:
+    """Say who holds the name, and until when (A-7)."""
+    holder = await connection.fetchrow(
+        "select id, deleted, destroying, destroy_at from vms where project = $1 and name = $2", new.project, new.name
+    )
+    if holder is None:
+        return Conflict(f"the name {new.name} was released this moment; try again")
+    if holder["destroying"]:
+        return Conflict(
+            f"the name {new.name} is held by the VM {holder['id']}, which is being torn down; try again soon"
+        )
+    if holder["deleted"]:
+        return Conflict(
+            f"the name {new.name} is held by the quarantined VM {holder['id']}, which will be destroyed at "
+            f"{holder['destroy_at']:%Y-%m-%dT%H:%M:%SZ}; undelete it, or wait until then"
+        )
+    return Conflict(f"the name {new.name} is held by the live VM {holder['id']}; choose another one")
