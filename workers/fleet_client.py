@@ -87,10 +87,20 @@ class FleetClient:
             raise StepFailed(f"the host worker sent no report within {timeout_seconds:g} s: see its log") from error
         return host
 
-    async def ensure_image(self, image: Json) -> None:
-        """Register an image; one reference means one set of digests for ever (D-1), so that a repeat is fine."""
-        status, answer = await self.call("POST", "/v1/images", image)
-        check(f"register image {image['name']}", status, answer)
+    async def ensure_image(self, image: Json) -> str:
+        """Register an image unless it is; return its reference.
+
+        One reference means one set of digests for ever (D-1): a guest that was built anew gets a tag of its own.
+        """
+        tagged = f"{image['name']}:{image['rootfs']['sha256'][:12]}"
+        status, answer = 409, {}
+        for reference in (str(image["name"]), tagged):
+            status, answer = await self.call("POST", "/v1/images", {**image, "name": reference})
+            if status != 409:
+                check(f"register image {reference}", status, answer)
+                return reference
+        check(f"register image {tagged}", status, answer)
+        return tagged
 
 
 def is_heard(host: Json) -> bool:

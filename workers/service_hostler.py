@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import time
+from typing import cast
 
 from drivers.confine import PROGRAM_FOLDERS
 from model.process import ProcessRecord
@@ -48,13 +49,13 @@ def api_service(installation: Installation) -> Service:
 
 
 def control_service(installation: Installation) -> Service:
-    """Describe the control worker; it is ready once Temporal has seen that very process poll."""
+    """Describe the control worker; it is ready once Temporal has seen it poll."""
 
     async def ready(process: ProcessRecord) -> bool:
         # The legacy form is the one that lists the pollers of every build (measured: server 1.32, CLI 1.9).
         words = ("task-queue", "describe", "--legacy-mode", "--task-queue", CONTROL_QUEUE, "--output", "json")
         asked = await service_temporal.call(installation, *words)
-        return asked.returncode == 0 and polls(asked.stdout, process.pid)
+        return asked.returncode == 0 and is_polled_since(asked.stdout, time.time() - age_seconds(process))
 
     return Service(
         name=CONTROL,
@@ -71,7 +72,7 @@ def host_service(installation: Installation) -> Service:
     """Describe the host worker. It outlives the rest of the fleet, so it requires nothing but its enrolment."""
 
     async def ready(process: ProcessRecord) -> bool:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / _TICKS_PER_SECOND >= _STEADY_SECONDS
+        return age_seconds(process) >= _STEADY_SECONDS
 
     return Service(
         name=HOST,
@@ -123,7 +124,12 @@ def host_environment(installation: Installation) -> dict[str, str]:
         "HOSTLER_HOST_NETNS": settings.netns,
         "HOSTLER_HOST_BOOT_ID_PATH": settings.boot_id_path,
     }
-    defaults = {"HOSTLER_HOST_IMAGE_FILE_ROOT": str(installation.images_served), **settings.environment}
+    defaults = {
+        "HOSTLER_HOST_IMAGE_FILE_ROOT": str(installation.images_served),
+        # One person's own machine: where KVM does not work, slow guests are better than none; status shows it (S-16).
+        "HOSTLER_HOST_ALLOW_EMULATED_GUESTS": "true",
+        **settings.environment,
+    }
     return defaults | {name: value for name, value in told.items() if value is not None}
 
 
@@ -142,9 +148,18 @@ async def http_status(port: int, path: str) -> int | None:
         return None
 
 
-def polls(description: bytes, pid: int) -> bool:
-    """Tell whether a task queue's description lists a poller of this pid; SDKs call themselves pid@machine."""
+def is_polled_since(description: bytes, began: float) -> bool:
+    """Tell whether a queue's legacy description lists a poll after `began`, in seconds since 1970.
+
+    Only one control worker of an installation lives at a time, whatever name it gives itself.
+    """
     try:
-        return f'"{pid}@' in json.dumps(json.loads(description))
-    except ValueError:
+        pollers = cast("list[dict[str, dict[str, int]]]", json.loads(description)["pollers"] or [])
+        return any(poller["last_access_time"]["seconds"] > began for poller in pollers)
+    except (ValueError, KeyError, TypeError):
         return False
+
+
+def age_seconds(process: ProcessRecord) -> float:
+    """Return for how long a process of this boot has lived."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_time / _TICKS_PER_SECOND

@@ -168,9 +168,9 @@ async def bring_image(installation: Installation, fleet: FleetClient, guest: Pat
         say_step("image", "skipped", "the demo guest is not built: `make guest`")
         return None
     image = await asyncio.to_thread(publish_guest, folder, installation)
-    await fleet.ensure_image(image)
-    say_step("image", "done", str(image["name"]))
-    return str(image["name"])
+    reference = await fleet.ensure_image(image)
+    say_step("image", "done", reference)
+    return reference
 
 
 def describe(installation: Installation, host: dict[str, Any], image: str | None) -> dict[str, Any]:

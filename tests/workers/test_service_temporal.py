@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -90,7 +91,9 @@ async def test_runs_as_its_user_on_loopback_and_keeps_what_it_was_told(installat
 async def test_a_control_worker_is_ready_once_it_polls(installation: Installation) -> None:
     ready = control_service(installation).ready
     process = await await_temporal(installation)
-    own = process.model_copy(update={"pid": os.getpid()})
+    ticks = os.sysconf("SC_CLK_TCK")
+    now = int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks)
+    own = process.model_copy(update={"start_time": now})
     assert not await ready(own)
     client = await Client.connect(installation.temporal_address)
     versioned = deployment_config("1.0.0")
@@ -98,4 +101,5 @@ async def test_a_control_worker_is_ready_once_it_polls(installation: Installatio
         async with asyncio.timeout(30):
             while not await ready(own):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        assert not await ready(process)  # another process' pid
+        later = process.model_copy(update={"start_time": now + 600 * ticks})
+        assert not await ready(later)  # an earlier worker's polls say nothing about it
