@@ -74,6 +74,7 @@ class HostSettings(BaseSettings):
     """What one host worker takes from its host, and how much it does at once (`HOSTLER_HOST_…`).
 
     0 means no limit for creates (L-C7). `image_file_root` is the only folder that `file:` images may come from.
+    `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
@@ -89,6 +90,7 @@ class HostSettings(BaseSettings):
     max_concurrent_creates: int = Field(default=2, ge=0)
     max_concurrent_boots: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=0)
     image_file_root: Path | None = None
+    image_allow: tuple[str, ...] = ()
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
     machine_id_path: Path = Path("/etc/machine-id")
     allow_emulated_guests: bool = False

@@ -14,9 +14,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
+from drivers.host.parts import Paths
 from drivers.host.seen import SeenStore
+from drivers.host.steps import HostSteps
+from drivers.machine import measure_capacity
 from model.errors import HostlerError
-from model.report import HostReport, ReportAnswer, VmReport
+from model.report import Capacity, HostReport, HypervisorReport, ReportAnswer, VmReport
+from model.versions import VERSION
 
 INTERVAL_SECONDS = 10.0
 WHOLE_SECONDS = 600.0
@@ -100,3 +104,61 @@ class Reporter:
         self._want_whole = answer.want_whole
         await self._on_answer(answer)
         return answer.acknowledged == number and not answer.want_whole
+
+
+class Reports:
+    """What frames a report besides its VMs, and what its answer means."""
+
+    def __init__(self, host: HostSteps, activity_names: tuple[str, ...]) -> None:
+        self._host = host
+        self._activity_names = activity_names
+
+    async def frame(self, number: int, whole: bool, vms: tuple[VmReport, ...]) -> HostReport:
+        """Make a report of what memory holds; the machine's room alone is measured, in a thread."""
+        parts, identity = self._host.parts, self._host.parts.identity
+        found = parts.availability
+        shown = (
+            () if found is None else (_show(found.name, found.available, found.why, found.accelerator, found.version),)
+        )
+        return HostReport(
+            number=number,
+            instance_id=identity.instance_id,
+            machine_id=identity.machine_id,
+            boot_id=parts.boot_id(),
+            worker_version=VERSION,
+            clock=datetime.now(UTC),
+            whole=whole,
+            activity_names=self._activity_names,
+            capacity=await asyncio.to_thread(self._measure),
+            hypervisors=shown,
+            vms=vms,
+            unmanaged=self._host.watch.unmanaged,
+            emulated=found is not None and found.emulated,
+        )
+
+    def _measure(self) -> Capacity:
+        """Measure the room; what sparse disks have promised is their size less what they hold (H-S7)."""
+        entries = [entry for entry in self._host.parts.records if entry.config is not None]
+        committed = sum(entry.config.input.cpu_millicores for entry in entries if entry.config)
+        promised = 0
+        for entry in entries:
+            size = entry.status.record.disk_bytes if entry.status else None
+            if size is not None:
+                promised += max(0, size - _held(self._host.parts.paths, entry.vm_id))
+        home = self._host.parts.paths.home
+        return measure_capacity(home, committed_millicores=committed, promised_bytes=promised)
+
+    async def take(self, answer: ReportAnswer) -> None:
+        """Take the fleet's epoch over."""
+        await self._host.parts.identity.raise_epoch(answer.epoch)
+
+
+def _held(paths: Paths, vm_id: str) -> int:
+    try:
+        return paths.disk(vm_id).lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _show(name: str, available: bool, why: str, accelerator: str | None, version: str | None) -> HypervisorReport:
+    return HypervisorReport(name=name, available=available, why=why, accelerator=accelerator, version=version)

@@ -1,0 +1,174 @@
+"""The host worker: one process per host, root, that does the host's work and outlives its control plane.
+
+    python -m workers.host
+
+It reads its records before it asks for work, adopts what runs, and never touches a guest by its own start or end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.image import ImageActivities
+from activities.vm import VmActivities
+from drivers.host.steps import HostSteps
+from drivers.machine import HostIdentity, WorkerLock
+from model.errors import HostlerError, Unavailable
+from model.temporal import bulk_queue, host_queue
+from runtime.converter import data_converter
+from runtime.finish import finish
+from runtime.keys import SealingKey
+from runtime.log import configure_logging
+from runtime.seal import Seal
+from runtime.settings import HostSettings, Settings
+from runtime.temporal import connect, host_worker_options
+from workers.host_api import Credentials, HostApi, read_credentials
+from workers.host_parts import build_host
+from workers.host_report import Reporter, Reports
+
+RETRY_SECONDS = 2.0
+GRACEFUL_SHUTDOWN = timedelta(seconds=10)
+_log = logging.getLogger("hostler.host")
+
+
+async def start_host(host: HostSteps) -> None:
+    """Read every record and fence, find out what runs, and bring the network up: before any work is asked for."""
+    parts = host.parts
+    parts.jobs.start()
+    await asyncio.to_thread(parts.records.load)
+    await asyncio.to_thread(parts.jobs.fences.load)
+    for entry in parts.records:
+        if entry.unreadable:
+            _log.error("the record of VM %s cannot be read: %s", entry.vm_id, entry.unreadable)
+    parts.seen.load()
+    parts.availability = await parts.hypervisor.find_availability()
+    await parts.network.start()
+    await host.watch.adopt()
+
+
+def find_activities(*owners: object) -> list[Callable[..., Any]]:
+    """List the activities that objects hold, by name."""
+    return [
+        method
+        for owner in owners
+        for _, method in inspect.getmembers(owner, inspect.ismethod)
+        if hasattr(method, "__temporal_activity_definition")
+    ]
+
+
+async def work(client: Client, host: HostSteps, credentials: Credentials, stopping: asyncio.Event) -> None:
+    """Poll both queues of this host and instance until told to stop (H-E4)."""
+    identity = host.parts.identity
+    queues = (
+        (host_queue(identity.host_id, identity.instance_id), find_activities(VmActivities(host))),
+        (bulk_queue(identity.host_id, identity.instance_id), find_activities(ImageActivities(host))),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for queue, activities in queues:
+            options = host_worker_options(queue, fleet_id=credentials.fleet_id, graceful_shutdown=GRACEFUL_SHUTDOWN)
+            await stack.enter_async_context(Worker(client, activities=activities, **options))
+        _log.info("host %s asks for work as instance %s", identity.host_id, identity.instance_id)
+        await stopping.wait()
+
+
+async def keep_working(settings: Settings, host: HostSteps, credentials: Credentials, stopping: asyncio.Event) -> None:
+    """Connect to Temporal and work, again and again: a control plane that is away is no reason to end."""
+    key = SealingKey(credentials.key_version, credentials.sealing_key_bytes)
+
+    def key_for(host_id: str, version: int | None) -> SealingKey | None:
+        return key if host_id == credentials.host_id and version in (None, key.version) else None
+
+    converter = data_converter(Seal(side="host", fleet_id=credentials.fleet_id, key_for=key_for))
+    reached = settings.model_copy(
+        update={"temporal_address": credentials.temporal_address, "temporal_namespace": credentials.namespace}
+    )
+    while not stopping.is_set():
+        try:
+            client = await connect(reached, converter, identity=f"host/{credentials.host_id}")
+            await work(client, host, credentials, stopping)
+        except Unavailable as error:
+            _log.warning("%s", error.detail)
+        except RuntimeError as error:
+            _log.warning("polling ended (%s): it is begun again", type(error).__name__)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_SECONDS):
+                await stopping.wait()
+
+
+async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio.Event) -> None:
+    """Run the host worker until told to stop; guests and what steps have begun stay for the next one (H-E5)."""
+    home = settings.host_home
+    lock = WorkerLock(home)
+    credentials = read_credentials(home / "credentials.json")
+    identity = HostIdentity.open(
+        home,
+        fleet_id=credentials.fleet_id,
+        host_id=credentials.host_id,
+        machine_id_path=host_settings.machine_id_path,
+    )
+    async with HostApi(credentials.api_url, credentials.credential.get_secret_value()) as api:
+        host = build_host(settings, host_settings, identity, api)
+        await start_host(host)
+        names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
+        reports = Reports(host, tuple(names))
+        reporter = Reporter(
+            api,
+            host.parts.seen,
+            next_number=identity.next_number,
+            frame=reports.frame,
+            on_answer=reports.take,
+        )
+        background = [reporter.run(), host.watch.run()]
+        await _until_stopped(keep_working(settings, host, credentials, stopping), background)
+        await host.parts.images.close()
+    lock.release()
+
+
+async def _until_stopped(main: Coroutine[Any, Any, None], background: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all until the first of them ends: background work never does, but by a fault that must be seen."""
+    tasks = [asyncio.create_task(work) for work in (main, *background)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve() -> None:
+    """Run until SIGTERM or SIGINT."""
+    settings, host_settings = Settings(), HostSettings()
+    configure_logging(settings.log_format, settings.log_level)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await run(settings, host_settings, stopping)
+
+
+def main() -> None:
+    """Start the host worker; it ends with 1 and one sentence when it cannot."""
+    os.umask(0o077)
+    try:
+        asyncio.run(serve())
+    except HostlerError as error:
+        _log.error("%s", error.detail)
+        finish(1)
+    finish(0)
+
+
+if __name__ == "__main__":
+    main()
