@@ -6,11 +6,11 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from model.ssh import parse_ssh_key
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from model.base import Frozen
 from model.ids import Digest, HostId, Name, VmId, check_label
+from model.ssh import parse_ssh_key
 from model.vm import DiskFormat, Firmware, PowerState
 
 USER_DATA_LIMIT = 64 << 10
@@ -100,8 +100,7 @@ class NewImageBody(Body):
 
     name: Reference
     architecture: Literal["x86_64"] = "x86_64"
-    rootfs: FileBody
-    format: DiskFormat | None = None
+    rootfs: ImageBody
     kernel: FileBody | None = None
     initrd: FileBody | None = None
     command_line: CommandLine | None = None

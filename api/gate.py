@@ -1,0 +1,87 @@
+"""The one gate: each route says which role it takes, and gets the caller's project with it (S-31)."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Request
+
+from api.parts import Parts, parts_of
+from model.credential import parse_credential
+from model.errors import Forbidden, Unauthenticated
+from store.audit import Actor
+from store.host import KnownHost
+
+Role = Literal["viewer", "operator", "admin"]
+_RANK: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
+DEFAULT_PROJECT = "default"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose token it is. `project` None reaches every project."""
+
+    token_id: str
+    role: Role
+    project: str | None
+    origin: str | None
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(f"token/{self.token_id}", self.origin)
+
+    @property
+    def home(self) -> str:
+        """The project that new things go to."""
+        return self.project or DEFAULT_PROJECT
+
+
+def allow(role: Role, *, fleet: bool = False) -> Callable[..., Awaitable[Caller]]:
+    """Let callers of at least `role` pass; `fleet`: only those whose token belongs to no project."""
+
+    async def gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> Caller:
+        caller = await _authenticate(request, parts)
+        if _RANK[caller.role] < _RANK[role]:
+            raise Forbidden(f"this takes a token with the role {role}; this one's is {caller.role}")
+        if fleet and caller.project is not None:
+            raise Forbidden("this takes a token that belongs to no project")
+        return caller
+
+    gate.hostler_role = role  # type: ignore[attr-defined]  # the test of the one gate reads it
+    return gate
+
+
+async def _authenticate(request: Request, parts: Parts) -> Caller:
+    credential = parse_credential(_bearer(request))
+    token = await parts.tokens.find(credential.id) if credential and credential.kind == "hst" else None
+    if credential is None or token is None or not hmac.compare_digest(token.hash, credential.digest):
+        raise Unauthenticated("send a valid token as 'Authorization: Bearer hst_…'; this one is unknown or has ended")
+    origin = request.client.host if request.client else None
+    return Caller(token.id, token.role, token.project, origin)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+async def host_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
+    """Let a host pass by its own credential, which is good for its own reports, inputs and consoles alone."""
+    credential = parse_credential(_bearer(request))
+    host = await parts.hosts.by_credential(credential.digest) if credential and credential.kind == "hsh" else None
+    if host is None:
+        raise Unauthenticated("this takes the credential of an enrolled host")
+    return host
+
+
+host_gate.hostler_role = "host"  # type: ignore[attr-defined]
+Viewer = Annotated[Caller, Depends(allow("viewer"))]
+Operator = Annotated[Caller, Depends(allow("operator"))]
+Admin = Annotated[Caller, Depends(allow("admin"))]
+FleetViewer = Annotated[Caller, Depends(allow("viewer", fleet=True))]
+FleetAdmin = Annotated[Caller, Depends(allow("admin", fleet=True))]
+EnrolledHost = Annotated[KnownHost, Depends(host_gate)]
+PartsOf = Annotated[Parts, Depends(parts_of)]

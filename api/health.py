@@ -1,0 +1,37 @@
+"""Whether the API lives, and whether it can work. Without a token it says no more than that (S-34)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fastapi import APIRouter
+from temporalio.service import RPCError
+
+from api.gate import PartsOf
+from store.fleet import get_fleet
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def alive() -> dict[str, str]:
+    """Say that the process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def ready(parts: PartsOf) -> dict[str, str]:
+    """200 while Postgres answers; `degraded` when Temporal does not, or hosts are silent."""
+    fleet = await get_fleet(parts.pool)
+    _, silent = await parts.hosts.count()
+    well = not silent and not fleet.behind and await _temporal_answers(parts)
+    return {"status": "ok" if well else "degraded"}
+
+
+async def _temporal_answers(parts: PartsOf) -> bool:
+    if parts.client is None:
+        return False
+    try:
+        return await parts.client.service_client.check_health(timeout=timedelta(milliseconds=300))
+    except (RPCError, RuntimeError):
+        return False

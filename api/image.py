@@ -1,0 +1,59 @@
+"""Images by name: within its project one name means one set of digests for ever (D-1)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from api.bodies import NewImageBody
+from api.cursor import Cursor, Limit, page, read_cursor
+from api.gate import Operator, PartsOf, Viewer
+from api.making import new_image
+from api.parts import Parts
+from api.views import Document, image_view
+from model.errors import Conflict
+from model.ids import VmId, new_id
+from model.specification import ImageSpec
+from store.image import StoredImage
+
+router = APIRouter(prefix="/v1/images", tags=["images"])
+
+
+@router.post("", status_code=201)
+async def add(body: NewImageBody, caller: Operator, parts: PartsOf, response: Response) -> Document:
+    """Name an image. The same content again is fine; other content under the name is 409."""
+    image_id = new_id()
+    project, name, spec, secrets = new_image(parts.keys, caller, body, image_id)
+    try:
+        stored = await parts.images.add(
+            project=project, name=name, spec=spec, secrets=secrets, actor=caller.actor, image_id=image_id
+        )
+    except Conflict:
+        stored = await _same(parts, project, name, spec)
+        response.status_code = 200
+    return image_view(stored)
+
+
+@router.get("")
+async def list_images(caller: Viewer, parts: PartsOf, limit: Limit = 50, cursor: Cursor = None) -> Document:
+    """List the images that the caller may use."""
+    found = await parts.images.list(caller.project, limit=limit + 1, after=read_cursor(cursor))
+    return page(found, [image_view(image) for image in found], limit)
+
+
+@router.get("/{image_id}")
+async def get(image_id: VmId, caller: Viewer, parts: PartsOf) -> Document:
+    """Show an image."""
+    return image_view(await parts.images.get(caller.project, image_id))
+
+
+async def _same(parts: Parts, project: str, name: str, spec: ImageSpec) -> StoredImage:
+    found = await parts.images.find(project, name)
+    if found.project != project or _content(found.spec) != _content(spec):
+        raise Conflict(f"there is an image {name} with other content already; choose another name")
+    return found
+
+
+def _content(spec: ImageSpec) -> dict[str, object]:
+    plain = spec.model_dump(mode="json", exclude={"reference", "rootfs", "kernel", "initrd"})
+    digests = {role: file.sha256 if (file := getattr(spec, role)) else None for role in ("rootfs", "kernel", "initrd")}
+    return {**plain, **digests}

@@ -1,0 +1,128 @@
+"""From a request's body to a VM's row: the image found, secrets taken out and sealed, a host chosen."""
+
+from __future__ import annotations
+
+import base64
+from typing import Protocol
+
+from pydantic import SecretStr
+
+from api.bodies import FileBody, ImageBody, NewImageBody, NewVmBody
+from api.gate import DEFAULT_PROJECT, Caller
+from api.parts import Parts
+from model.errors import Forbidden, Invalid, NotFound
+from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
+from runtime.keys import MasterKeys
+from store.image import PUBLIC
+
+_IMAGES = "images.secrets/"
+_VMS = "vms.secrets/"
+
+
+class _File(Protocol):
+    @property
+    def url(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str) -> NewVm:
+    """Turn a body into what the store makes a row of; raise what keeps it from being one."""
+    if body.host is not None and caller.project is not None:
+        raise Forbidden("naming a host takes a token that belongs to no project; leave it out")
+    project = caller.home
+    image, urls = await _image_of(parts, caller, body.image)
+    user_data = body.user_data.encode() if body.user_data is not None else None
+    spec = VmSpec(
+        image=image,
+        cpu_millicores=body.cpu_millicores,
+        memory_mib=body.memory_mib,
+        disk_gib=body.disk_gib,
+        ssh_authorized_keys=body.ssh_authorized_keys,
+        user_data_bytes=len(user_data or b""),
+        user_data_digest=parts.keys.keyed_digest(user_data) if user_data is not None else None,
+        metadata=body.metadata,
+        hypervisor=body.hypervisor,
+        on_guest_poweroff=body.on_guest_poweroff,
+        stop_timeout_seconds=body.stop_timeout_seconds,
+        boot_priority=body.boot_priority,
+    )
+    secret = base64.b64encode(user_data).decode() if user_data is not None else None
+    secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)
+    host_id = (await parts.hosts.get(body.host)).id if body.host is not None else await parts.hosts.choose()
+    return NewVm(
+        vm_id=vm_id,
+        project=project,
+        name=body.name,
+        host_id=host_id,
+        requested_host=body.host,
+        power_state=body.power_state,
+        labels=body.labels,
+        spec=spec,
+        secrets=seal_vm(parts.keys, vm_id, secrets),
+    )
+
+
+def new_image(keys: MasterKeys, caller: Caller, body: NewImageBody, image_id: str) -> tuple[str, str, ImageSpec, bytes]:
+    """Turn a body into an image's project, name, specification and sealed secrets."""
+    name = body.name.removeprefix(f"{PUBLIC}/")
+    if "/" in name:
+        raise Invalid("name: of a name with a folder only 'public/…' is known; leave the folder out")
+    if name != body.name and caller.project is not None:
+        raise Forbidden("public images take a token that belongs to no project")
+    project = caller.project or PUBLIC
+    files: dict[FileRole, FileBody] = {role: file for role in FILE_ROLES if (file := getattr(body, role)) is not None}
+    for file in files.values():
+        _check_source(caller, file)
+    specs = {role: _file_spec(keys, file) for role, file in files.items()}
+    spec = ImageSpec(
+        reference=body.name,
+        owner=project,
+        architecture=body.architecture,
+        format=body.rootfs.format,
+        command_line=body.command_line,
+        firmware=body.firmware,
+        rootfs=specs["rootfs"],
+        kernel=specs.get("kernel"),
+        initrd=specs.get("initrd"),
+    )
+    urls: dict[FileRole, SecretStr] = {role: SecretStr(file.url) for role, file in files.items()}
+    secrets = Secrets(urls=urls)
+    return project, name, spec, keys.seal_at_rest(secrets.to_bytes(), _IMAGES + image_id)
+
+
+def seal_vm(keys: MasterKeys, vm_id: str, secrets: Secrets) -> bytes:
+    """Seal a VM's secrets for its row (S-42)."""
+    return keys.seal_at_rest(secrets.to_bytes(), _VMS + vm_id)
+
+
+def open_vm(keys: MasterKeys, vm_id: str, sealed: bytes) -> Secrets:
+    """Open a VM's secrets for its own host."""
+    return Secrets.from_bytes(keys.open_at_rest(sealed, _VMS + vm_id))
+
+
+async def _image_of(
+    parts: Parts, caller: Caller, given: str | ImageBody
+) -> tuple[ImageSpec, dict[FileRole, SecretStr]]:
+    if isinstance(given, ImageBody):
+        _check_source(caller, given)
+        spec = ImageSpec(owner=caller.home, rootfs=_file_spec(parts.keys, given), format=given.format)
+        return spec, {"rootfs": SecretStr(given.url)}
+    try:
+        stored = await parts.images.find(caller.project or DEFAULT_PROJECT, given)
+    except NotFound:
+        raise Invalid(f"image: there is no image {given}; `hostler image ls` lists those that are there") from None
+    opened = Secrets.from_bytes(parts.keys.open_at_rest(stored.secrets, _IMAGES + stored.id))
+    return stored.spec.model_copy(update={"reference": given}), opened.urls
+
+
+def _check_source(caller: Caller, file: FileBody) -> None:
+    if file.url.startswith("file:") and caller.project is not None:
+        raise Forbidden("file: URLs take a token that belongs to no project; use http or https")
+
+
+def _file_spec(keys: MasterKeys, file: _File) -> FileSpec:
+    url = redact_url(file.url)
+    return FileSpec(
+        url=url, signed=url != file.url, url_digest=keys.keyed_digest(file.url.encode()), sha256=file.sha256
+    )

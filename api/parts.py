@@ -1,0 +1,81 @@
+"""What the API works with, put together once by its process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+from fastapi import Request
+from temporalio.client import Client
+
+from api.errands import Errands
+from model.errors import Unavailable
+from model.passes import PassType
+from runtime.keys import MasterKeys
+from runtime.temporal import poke
+from store.host import HostStore
+from store.image import ImageStore
+from store.operation import OperationStore
+from store.token import TokenStore
+from store.vm import VmStore
+from store.vm_change import VmChanges
+
+if TYPE_CHECKING:
+    from store.database import Pool
+
+_log = logging.getLogger("hostler.api")
+
+
+@dataclass
+class Parts:
+    """Stores, keys and the Temporal client. `client` is None while Temporal has not answered yet."""
+
+    pool: Pool
+    keys: MasterKeys
+    fleet_id: str
+    client: Client | None = None
+    search_attributes: bool = False
+    ui_url: str | None = None
+    tombstone_grace: timedelta = timedelta(hours=24)
+    errands: Errands = field(default_factory=Errands)
+    _poking: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def __post_init__(self) -> None:
+        self.vms = VmStore(self.pool)
+        self.changes = VmChanges(self.pool)
+        self.hosts = HostStore(self.pool)
+        self.images = ImageStore(self.pool)
+        self.operations = OperationStore(self.pool)
+        self.tokens = TokenStore(self.pool)
+
+    def poke(self, vm_id: str, pass_type: PassType, host_id: str | None = None) -> None:
+        """Wake a VM's workflow without making the caller wait; what is lost, the sweep finds."""
+        if self.client is None:
+            return
+        task = asyncio.create_task(self._poke(self.client, vm_id, pass_type, host_id))
+        self._poking.add(task)
+        task.add_done_callback(self._poking.discard)
+
+    def poke_all(self, pokes: Iterable[tuple[str, PassType]]) -> None:
+        """Wake several VMs."""
+        for vm_id, pass_type in pokes:
+            self.poke(vm_id, pass_type)
+
+    async def _poke(self, client: Client, vm_id: str, pass_type: PassType, host_id: str | None) -> None:
+        try:
+            await poke(client, pass_type, vm_id, host_id=host_id, search_attributes=self.search_attributes)
+        except Unavailable as error:
+            _log.warning("a wake-up was lost, the sweep finds it: %s", error.detail, extra={"vm": vm_id})
+
+    async def drain(self) -> None:
+        """Wait for the wake-ups that are on their way."""
+        await asyncio.gather(*self._poking, return_exceptions=True)
+
+
+def parts_of(request: Request) -> Parts:
+    """Return the API's parts for a request."""
+    return cast("Parts", request.app.state.parts)

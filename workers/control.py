@@ -1,0 +1,59 @@
+"""The control worker: it runs the passes, and sweeps up what is due. `python -m workers.control`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from activities.passes import PassActivities
+from model.versions import VERSION
+from runtime.deployment import make_current
+from runtime.keys import MasterKeys
+from runtime.settings import Settings
+from runtime.temporal import control_worker_options, register_search_attributes
+from store.fleet import get_fleet
+from store.passes import PassStore
+from workers import process
+from workers.sweep import Sweep
+from workflows.converge import ConvergeVm
+from workflows.create import CreateVm
+from workflows.reap import ReapVm
+
+_log = logging.getLogger("hostler.control")
+WORKFLOWS = (CreateVm, ConvergeVm, ReapVm)
+
+
+async def main(settings: Settings, stopping: asyncio.Event) -> None:
+    """Run until told to stop. Runs in flight go on when another control worker polls."""
+    keys = await asyncio.to_thread(MasterKeys.load_or_create, settings.master_key_file)
+    open_store = partial(process.open_store, settings, application="hostler control")
+    pool = await process.await_server("Postgres", stopping, open_store)
+    fleet = await process.await_server("the fleet's row", stopping, partial(get_fleet, pool))
+    seal = process.control_seal(keys, fleet.id)
+    client = await process.await_server("Temporal", stopping, partial(process.connect_temporal, settings, seal))
+    search_attributes = await register_search_attributes(client)
+    async with control_worker(client, PassActivities(PassStore(pool)), build_id=VERSION):
+        current = await make_current(client, VERSION)
+        _log.info("the control worker runs", extra={"build": VERSION, "current": current})
+        sweep = asyncio.create_task(Sweep(pool, client, search_attributes=search_attributes).run())
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([sweep, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if sweep.done():
+            sweep.result()
+        sweep.cancel()
+    await pool.close()
+
+
+def control_worker(client: Client, passes: PassActivities, *, build_id: str | None) -> Worker:
+    """Return a worker that runs every type of pass."""
+    methods = [getattr(passes, name) for name in dir(passes) if not name.startswith("_")]
+    options = control_worker_options(build_id=build_id)
+    return Worker(client, workflows=WORKFLOWS, activities=methods, **options)
+
+
+if __name__ == "__main__":
+    process.run(main)

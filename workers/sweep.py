@@ -1,0 +1,86 @@
+"""Find what is due and wake it: lost pokes, terminated runs and stuck ones alike (design: Sweep)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from model.errors import Unavailable
+from model.temporal import vm_workflow_id
+from runtime.temporal import poke
+from store.fleet import get_fleet
+from store.sweep import DueVm, due_vms, only_sweeper, prune
+
+if TYPE_CHECKING:
+    from store.database import Pool
+
+EVERY_SECONDS = 10.0
+WHEN_BUSY_SECONDS = 1.0
+POKES_A_SECOND = 50
+PRUNE_EVERY_SWEEPS = 360
+_CALL_TIMEOUT = timedelta(seconds=2)
+_log = logging.getLogger("hostler.sweep")
+
+
+class Sweep:
+    """One sweeper of the fleet at a time; the others wait for its lock."""
+
+    def __init__(self, pool: Pool, client: Client, *, search_attributes: bool) -> None:
+        self._pool = pool
+        self._client = client
+        self._search_attributes = search_attributes
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        while True:
+            try:
+                async with only_sweeper(self._pool) as mine:
+                    if mine:
+                        await self._sweep_while_mine()
+            except Unavailable as error:
+                _log.warning("the sweep waits: %s", error.detail)
+            await asyncio.sleep(EVERY_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def _sweep_while_mine(self) -> None:
+        count = 0
+        while True:
+            found = await self.sweep_once()
+            if count % PRUNE_EVERY_SWEEPS == 0:
+                await prune(self._pool)
+            count += 1
+            pause = WHEN_BUSY_SECONDS if found >= POKES_A_SECOND else EVERY_SECONDS
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def sweep_once(self) -> int:
+        """Wake what is due, the longest due first; return how many rows that were."""
+        # A read of the fleet proves that the connection that holds the lock is not the only one that lives.
+        await get_fleet(self._pool)
+        due = await due_vms(self._pool, POKES_A_SECOND)
+        for vm in due:
+            await self._wake(vm)
+            await asyncio.sleep(random.uniform(0, 2 / POKES_A_SECOND))  # noqa: S311
+        return len(due)
+
+    async def _wake(self, vm: DueVm) -> None:
+        if vm.stuck and vm.run_id is not None:
+            await self._end_stuck(vm, vm.run_id)
+        try:
+            await poke(self._client, vm.pass_type, vm.vm_id, search_attributes=self._search_attributes)
+        except Unavailable as error:
+            _log.warning("a due VM was not woken, the next sweep tries again: %s", error.detail, extra={"vm": vm.vm_id})
+
+    async def _end_stuck(self, vm: DueVm, run_id: str) -> None:
+        """A run that does not renew its claim does not run: its task fails, or no worker polls for its build."""
+        handle = self._client.get_workflow_handle(vm_workflow_id(vm.vm_id), run_id=run_id)
+        try:
+            await handle.terminate("stuck: its claim lapsed", rpc_timeout=_CALL_TIMEOUT)
+            _log.warning("ended a stuck run", extra={"vm": vm.vm_id, "run": run_id})
+        except RPCError as error:
+            # Most often it has ended by itself; if not, the next sweep meets it again.
+            _log.info("a stuck run could not be ended: %s", error.status.name, extra={"vm": vm.vm_id})
