@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 from drivers.durable import translated
+from drivers.processes import find_start_time
 from model.errors import StepFailed
 
 Backend = Literal["v2", "v1", "none"]
 
 CONTROLLERS = ("cpu", "memory", "pids")
 PERIOD_MICROSECONDS = 100_000
-REMOVE_SECONDS = 2.0
+REMOVE_SECONDS = 5.0
 _ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,62}", re.ASCII)
 
 
@@ -97,13 +98,13 @@ class Cgroups:
                 write(folder / "pids.max", str(limits.pids))
 
     def find_processes(self, vm_id: str) -> list[int]:
-        """List the pids in a VM's cgroup; none when there is no cgroup."""
+        """List the live pids in a VM's cgroup; a zombie, which stays there until it is reaped, is dead."""
         found: set[int] = set()
         with translated("read a cgroup"):
             for folder in self._folders(vm_id):
                 with contextlib.suppress(FileNotFoundError):
                     found.update(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
-        return sorted(found)
+        return sorted(pid for pid in found if find_start_time(pid) is not None)
 
     def remove(self, vm_id: str) -> None:
         """Remove a VM's cgroup; that it is absent is as good. StepFailed while a process is in it."""
@@ -111,7 +112,7 @@ class Cgroups:
             for folder in self._folders(vm_id):
                 deadline = time.monotonic() + REMOVE_SECONDS
                 while not remove_folder(folder) and time.monotonic() < deadline:
-                    time.sleep(0.01)  # the kernel lets go of a process a moment after its end is seen
+                    time.sleep(0.01)  # a process is in it until it was reaped
                 if folder.exists():
                     raise StepFailed("the VM's cgroup still holds processes: end them first")
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drivers.launching import Stream, anonymous_file, hearing, kill, launching
+from drivers.launching import Stream, anonymous_file, await_child, hearing, kill, launching
 from drivers.processes import await_end, find_start_time, is_alive, read_boot_id, signal_process
 from model.errors import StepFailed
 from model.process import ProcessRecord
@@ -130,11 +130,14 @@ async def run_confined(
         return Finished(returncode, stdout, stderr)
 
 
-async def launch_detached(c: Confinement, *, record: Callable[[ProcessRecord], Awaitable[None]]) -> ProcessRecord:
+async def launch_detached(
+    c: Confinement, *, record: Callable[[ProcessRecord], Awaitable[None]], boot_id: str | None = None
+) -> ProcessRecord:
     """Start a program that is nobody's child and outlives this process; return when it has begun.
 
     It begins only once `record` has returned: what it names must then be durable. If that fails, or this process dies
-    before, nothing was started. Raises StepFailed when it could not begin.
+    before, nothing was started. boot_id: what the record names, the kernel's if not given. Raises StepFailed when it
+    could not begin.
     """
     order = marshal_order(c)
     async with launching(c.program, order, c.descriptors.values(), detached=True) as (launch, process):
@@ -143,7 +146,7 @@ async def launch_detached(c: Confinement, *, record: Callable[[ProcessRecord], A
             start_time = find_start_time(pid)
             if start_time is None:
                 raise StepFailed(f"{c.program} was gone before it could be recorded")
-            named = ProcessRecord(pid=pid, start_time=start_time, boot_id=read_boot_id(), uid=c.uid)
+            named = ProcessRecord(pid=pid, start_time=start_time, boot_id=boot_id or read_boot_id(), uid=c.uid)
             await record(named)
             launch.let_go()
             await launch.await_begin()
@@ -153,7 +156,7 @@ async def launch_detached(c: Confinement, *, record: Callable[[ProcessRecord], A
                 await asyncio.shield(launch.await_begin())  # the held back child has ended when this returns
             raise
         finally:
-            await kill(process)
+            await await_child(process)  # the launcher itself ends as soon as its child is there
         return named
 
 

@@ -156,10 +156,15 @@ async def launching(
 async def kill(process: Process) -> None:
     """Kill a child with its session's group and wait for its end, also while being cancelled."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        # Not process.kill(): that reaps the child behind the back of the loop, which then knows no return code.
+        for send, target in ((os.killpg, process.pid), (os.kill, process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                send(target, signal.SIGKILL)
+    await await_child(process)
+
+
+async def await_child(process: Process) -> None:
+    """Wait for the end of a child, also while being cancelled."""
     waiting = asyncio.ensure_future(process.wait())
     cancelled: asyncio.CancelledError | None = None
     while not waiting.done():

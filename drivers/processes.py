@@ -70,3 +70,40 @@ def signal_process(p: ProcessRecord, number: int) -> None:
         if descriptor is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
+
+
+def find_processes_of(users: range, boot_id: str, also: frozenset[int] = frozenset()) -> list[ProcessRecord]:
+    """List every live process with a user of the range, real, effective, saved or of the file system; and those named.
+
+    also: pids that are listed whatever their user is. /proc/PID/status tells; the owner of /proc/PID is root's for a
+    process that changed its user and did not begin a program yet.
+    """
+    found: list[ProcessRecord] = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - hundreds of names, no need of paths
+        if not name.isdecimal():
+            continue
+        pid = int(name)
+        start_time, uids = find_start_time(pid), find_users(pid)
+        if start_time is not None and uids and (pid in also or any(uid in users for uid in uids)):
+            uid = next((uid for uid in uids if uid in users), uids[0])
+            found.append(ProcessRecord(pid=pid, start_time=start_time, boot_id=boot_id, uid=uid))
+    return found
+
+
+def find_users(pid: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Uid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
+
+
+def kill_processes(found: list[ProcessRecord]) -> None:
+    for process in found:
+        signal_process(process, signal.SIGKILL)
+
+
+def may_raise_limits() -> bool:
+    """Tell whether this process may raise another's limits: capability 24, CAP_SYS_RESOURCE (capabilities(7))."""
+    words = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()
+    return bool(int(words[0], 16) >> 24 & 1)

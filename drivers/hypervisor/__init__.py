@@ -1,0 +1,141 @@
+"""What a hypervisor does for a host worker, whichever one it is (X-1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from model.base import Frozen
+from model.process import ProcessRecord
+
+Accelerator = Literal["kvm", "tcg"]
+Power = Literal["running", "paused", "stopped"]
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Everything needed to start or find one guest again; it comes from the host's record, never from the guest.
+
+    disk_bytes: the root disk's wanted virtual size; the disk's own header decides nothing (S-13). kernel, initrd,
+    command_line: direct boot, files that any user may read; without a kernel, `firmware` boots the disk. sockets: a
+    folder that only root enters. machine_type, accelerator: as recorded at the first boot, so that a later worker
+    starts the same machine (X-3); no machine_type: today's.
+    """
+
+    vm_id: str
+    uid: int
+    gid: int
+    cpu_millicores: int
+    memory_mib: int
+    mac: str
+    disk: Path
+    disk_format: str
+    disk_bytes: int
+    seed: Path
+    sockets: Path
+    accelerator: Accelerator
+    machine_type: str | None = None
+    kernel: Path | None = None
+    initrd: Path | None = None
+    command_line: str | None = None
+    firmware: str | None = None
+    base: Path | None = None
+    base_format: str | None = None
+
+
+class Availability(Frozen):
+    """Whether this host can run guests so, and why not."""
+
+    name: str
+    available: bool
+    why: str
+    accelerator: Accelerator | None = None
+    version: str | None = None
+    machine_type: str | None = None
+    emulated: bool = False
+    """Emulation is no wall between a guest and its host (S-16)."""
+
+
+class GuestState(Frozen):
+    """What a look at one guest found.
+
+    power: None when it cannot be told. ended: why the guest ended (`guest-shutdown`, `process-gone`), else None; with
+    `guest-shutdown` its process is still there until `end`. paused_by_hypervisor: the hypervisor's reason (`io-error`,
+    `guest-panic`, `internal-error`), which is no user's pause (L-V11). process: the live process that was found.
+    """
+
+    power: Power | None
+    ended: str | None = None
+    paused_by_hypervisor: str | None = None
+    process: ProcessRecord | None = None
+    detail: str = ""
+
+
+class GuestEvent(Frozen):
+    """What moved: `ended` (reason as in GuestState), `paused` (reason: the hypervisor's, None: asked for), `resumed`,
+    or `gone`, the last one: no process is left.
+    """
+
+    kind: Literal["ended", "paused", "resumed", "gone"]
+    reason: str | None = None
+
+
+class Hypervisor(Protocol):
+    """Start, find, change and end guests. Every call may be repeated; foreign errors come as StepFailed."""
+
+    name: str
+
+    async def find_availability(self) -> Availability:
+        """Find whether guests can run here; acceleration counts only where a probe guest really ran."""
+        ...
+
+    async def boot(
+        self, guest: Guest, tap_fd: int, *, record: Callable[[ProcessRecord], Awaitable[None]]
+    ) -> ProcessRecord:
+        """Start a guest on an open tap; return when it runs. The process begins once `record` has returned (L-G3).
+
+        Raises StepFailed when a process of this VM lives, or with what the hypervisor said. Then, but not on a cancel,
+        no process of this attempt is left.
+        """
+        ...
+
+    async def find(self, guest: Guest, process: ProcessRecord | None) -> GuestState:
+        """Look at a guest, after a restart of the worker too; process: the recorded one."""
+        ...
+
+    async def pause(self, guest: Guest, process: ProcessRecord) -> None: ...
+
+    async def resume(self, guest: Guest, process: ProcessRecord) -> None: ...
+
+    async def ask_to_stop(self, guest: Guest, process: ProcessRecord) -> None:
+        """Press the guest's power button."""
+        ...
+
+    async def end(self, guest: Guest, process: ProcessRecord | None, timeout_seconds: float) -> None:
+        """End the guest's processes and prove them dead; that there is none is as good.
+
+        Raises StepFailed when one is left after the time.
+        """
+        ...
+
+    async def await_end(self, guest: Guest, process: ProcessRecord, timeout_seconds: float) -> bool:
+        """Wait until the guest has ended, its process still there or not; tell whether it has."""
+        ...
+
+    async def grow_disk(self, guest: Guest, process: ProcessRecord, size_bytes: int) -> None:
+        """Grow the root disk of a running guest to a size, which it then has already or sees at once."""
+        ...
+
+    async def release(self, guest: Guest) -> None:
+        """Remove what a boot made beside the process; that it is absent is as good."""
+        ...
+
+    def watch(self, guest: Guest, process: ProcessRecord) -> AsyncIterator[GuestEvent]:
+        """Tell what moves, until the process is gone. A hypervisor that does not answer is no death."""
+        ...
+
+    async def find_processes(self) -> list[ProcessRecord]:
+        """List every live process whose user lies in this installation's range."""
+        ...

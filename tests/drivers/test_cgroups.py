@@ -89,8 +89,8 @@ def test_version_2_gets_its_files(fake: Cgroups, tmp_path):
     assert (folder / "pids.max").read_text() == "20"
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids"
     assert (tmp_path / "hostler" / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
-    (folder / "cgroup.procs").write_text("12\n7\n")
-    assert fake.find_processes("vm-1") == [7, 12]
+    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n4194305\n1\n")
+    assert fake.find_processes("vm-1") == [1, os.getpid()], "the second is above any pid"
     assert fake.list_ids() == ["vm-1"]
     shutil.rmtree(folder)
     folder.mkdir()

@@ -1,0 +1,256 @@
+"""Guests on QEMU: q35, virtio, KVM where it really works and emulation else (X-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import cast
+
+from drivers.cgroups import CgroupLimits, Cgroups
+from drivers.confine import Confinement, await_end, is_alive, launch_detached
+from drivers.hypervisor import Availability, Guest, GuestEvent, GuestState
+from drivers.hypervisor.guest_files import opened_files, remove_sockets
+from drivers.hypervisor.monitor import Monitor
+from drivers.hypervisor.qemu_arguments import TRANSLATION_CACHE_MIB, build_arguments
+from drivers.hypervisor.qemu_probe import find_availability, find_kvm_groups
+from drivers.hypervisor.qemu_state import Seen, read_state
+from drivers.hypervisor.words import LastWords
+from drivers.names import HostNames
+from drivers.processes import find_processes_of, kill_processes, may_raise_limits
+from model.errors import Permanent, StepFailed
+from model.process import ProcessRecord
+
+MIB = 1 << 20
+OVERHEAD_MIB = 192
+"""What QEMU needs beside the guest's memory and its translation cache."""
+
+PROCESS_LIMIT = 160
+"""Threads: one per vCPU, and up to 64 for disks."""
+
+BOOT_SECONDS = 45.0
+QUIT_SECONDS = 3.0
+LOOK_SECONDS = 5.0
+"""How often a watcher looks although nothing was heard."""
+EVENT_PAUSE_SECONDS = 0.05
+"""A guest may cause any number of events; they are looked after at this pace."""
+
+
+class Qemu:
+    """The `Hypervisor` of QEMU: one monitor connection per guest, everything else is looked at."""
+
+    name = "qemu"
+
+    def __init__(self, names: HostNames, cgroups: Cgroups, boot_id: Callable[[], str]) -> None:
+        self._names = names
+        self._cgroups = cgroups
+        self._boot_id = boot_id
+        self._monitors: dict[str, Monitor] = {}
+        self._words: dict[str, LastWords] = {}
+
+    async def find_availability(self) -> Availability:
+        return await find_availability()
+
+    async def boot(
+        self, guest: Guest, tap_fd: int, *, record: Callable[[ProcessRecord], Awaitable[None]]
+    ) -> ProcessRecord:
+        arguments = build_arguments(guest)
+        if await self._find_left(guest):
+            raise StepFailed("a process of this VM still lives: end it before the guest is booted")
+        await self._forget(guest)
+        joined = await asyncio.to_thread(self._cgroups.ensure, guest.vm_id, find_limits(guest))
+        words = self._words[guest.vm_id] = LastWords()
+        try:
+            with opened_files(guest, tap_fd) as descriptors:
+                confinement = Confinement(
+                    arguments,
+                    uid=guest.uid,
+                    gid=guest.gid,
+                    groups=self._find_groups(guest),
+                    descriptors=descriptors | {2: words.descriptor},
+                    limits=find_process_limits(guest),
+                    cgroup_files=joined,
+                    bind=tuple(path for path in (guest.kernel, guest.initrd) if path is not None),
+                )
+                process = await launch_detached(confinement, record=record, boot_id=self._boot_id())
+        finally:
+            words.hand_over()
+        try:
+            await self._await_running(guest, process, words)
+        except StepFailed:
+            await self.end(guest, process, QUIT_SECONDS + 5)
+            raise
+        return process
+
+    async def _await_running(self, guest: Guest, process: ProcessRecord, words: LastWords) -> None:
+        """Wait until QEMU answers and the guest runs, or say what QEMU said."""
+        monitor = self._monitor(guest)
+        deadline = asyncio.get_running_loop().time() + BOOT_SECONDS
+        status = "no answer"
+        while asyncio.get_running_loop().time() < deadline:
+            with contextlib.suppress(StepFailed):
+                status = await monitor.find_status()
+                if status not in ("prelaunch", "inmigrate"):
+                    return
+            if await await_end(process, 0.02):
+                raise StepFailed(f"QEMU ended while it started: {words.read(guest) or 'it said nothing'}")
+        raise StepFailed(f"QEMU did not start the guest within {BOOT_SECONDS:g} s ({status})")
+
+    async def find(self, guest: Guest, process: ProcessRecord | None) -> GuestState:
+        return (await self._see(guest, process)).state
+
+    async def _see(self, guest: Guest, process: ProcessRecord | None) -> Seen:
+        """Look for the process first, by user and cgroup too, and ask the monitor only about one that lives."""
+        left = await self._find_left(guest)
+        recorded = process is not None and is_alive(process, self._boot_id())
+        live = process if recorded else (left[0] if left else None)
+        if live is None:
+            words = self._words.get(guest.vm_id)
+            said = words.read(guest) if words is not None else ""
+            return read_state(None, None, recorded=process is not None, detail=said)
+        try:
+            status = await self._monitor(guest).find_status()
+        except StepFailed as error:
+            return read_state(live, None, recorded=recorded, detail=str(error))
+        return read_state(live, status, recorded=recorded)
+
+    async def pause(self, guest: Guest, process: ProcessRecord) -> None:
+        await self._ask(guest, process, "stop")
+
+    async def resume(self, guest: Guest, process: ProcessRecord) -> None:
+        await self._ask(guest, process, "cont")
+
+    async def ask_to_stop(self, guest: Guest, process: ProcessRecord) -> None:
+        await self._ask(guest, process, "system_powerdown")
+
+    async def end(self, guest: Guest, process: ProcessRecord | None, timeout_seconds: float) -> None:
+        if guest.uid not in self._names.users:
+            raise Permanent("the VM's user is none of this installation's: nothing of it is ended")
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        if process is not None and is_alive(process, self._boot_id()):
+            with contextlib.suppress(StepFailed):  # quitting writes out what QEMU itself still holds of the disk
+                await self._monitor(guest).execute("quit", timeout_seconds=min(QUIT_SECONDS, timeout_seconds))
+                await await_end(process, min(QUIT_SECONDS, timeout_seconds))
+        await self._forget(guest)
+        while left := await self._find_left(guest):
+            await asyncio.to_thread(kill_processes, left)
+            remaining = deadline - asyncio.get_running_loop().time()
+            if remaining <= 0:
+                raise StepFailed(f"{len(left)} of the VM's processes did not end within {timeout_seconds:g} s")
+            await await_end(left[0], min(remaining, 0.5))
+
+    async def await_end(self, guest: Guest, process: ProcessRecord, timeout_seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds), contextlib.aclosing(self.watch(guest, process)) as events:
+                async for event in events:
+                    if event.kind in ("ended", "gone"):
+                        return True
+        return False
+
+    async def grow_disk(self, guest: Guest, process: ProcessRecord, size_bytes: int) -> None:
+        nodes = await self._ask(guest, process, "query-named-block-nodes", {"flat": True})
+        now = find_virtual_size(nodes, "root")
+        if now > size_bytes:
+            raise Permanent(f"the root disk has {now} bytes and cannot shrink to {size_bytes}")
+        if may_raise_limits():
+            limit = find_file_limit(size_bytes)
+            with contextlib.suppress(ProcessLookupError):  # the question that follows then finds it gone
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        await self._ask(guest, process, "block_resize", {"node-name": "root", "size": size_bytes})
+
+    async def release(self, guest: Guest) -> None:
+        await self._forget(guest)
+        words = self._words.pop(guest.vm_id, None)
+        if words is not None:
+            words.close()
+        await asyncio.to_thread(remove_sockets, guest.sockets)
+        await asyncio.to_thread(self._cgroups.remove, guest.vm_id)
+
+    async def watch(self, guest: Guest, process: ProcessRecord) -> AsyncGenerator[GuestEvent]:
+        last: GuestState | None = None
+        moved = self._monitor(guest).moved
+        while True:
+            moved.clear()
+            seen = await self._see(guest, process)
+            for event in seen.find_events(last):
+                yield event
+            if seen.state.process is None:
+                return
+            if seen.state.power is not None:
+                last = seen.state
+            await self._await_move(guest, process)
+
+    async def _await_move(self, guest: Guest, process: ProcessRecord) -> None:
+        """Wait until an event is heard, the process ends, or it is time to look anyway."""
+        await asyncio.sleep(EVENT_PAUSE_SECONDS)
+        moved = asyncio.create_task(self._monitor(guest).moved.wait())
+        ended = asyncio.create_task(await_end(process, LOOK_SECONDS))
+        try:
+            await asyncio.wait((moved, ended), return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_SECONDS)
+        finally:
+            moved.cancel()
+            ended.cancel()
+            await asyncio.gather(moved, ended, return_exceptions=True)
+
+    async def find_processes(self) -> list[ProcessRecord]:
+        return await asyncio.to_thread(find_processes_of, self._names.users, self._boot_id())
+
+    async def _find_left(self, guest: Guest) -> list[ProcessRecord]:
+        """List what lives of a VM: processes of its user, and whatever is in its cgroup."""
+        inside = await asyncio.to_thread(self._cgroups.find_processes, guest.vm_id)
+        one = range(guest.uid, guest.uid + 1)
+        return await asyncio.to_thread(find_processes_of, one, self._boot_id(), frozenset(inside))
+
+    async def _ask(
+        self, guest: Guest, process: ProcessRecord, command: str, arguments: dict[str, object] | None = None
+    ) -> object:
+        if not is_alive(process, self._boot_id()):
+            raise StepFailed(f"the guest's process is gone: {command} reaches nobody")
+        return await self._monitor(guest).execute(command, arguments)
+
+    def _monitor(self, guest: Guest) -> Monitor:
+        if guest.vm_id not in self._monitors:
+            self._monitors[guest.vm_id] = Monitor(guest.sockets)
+        return self._monitors[guest.vm_id]
+
+    async def _forget(self, guest: Guest) -> None:
+        monitor = self._monitors.get(guest.vm_id)
+        if monitor is not None:
+            await monitor.close()
+
+    def _find_groups(self, guest: Guest) -> tuple[int, ...]:
+        return find_kvm_groups() if guest.accelerator == "kvm" else ()
+
+
+def find_limits(guest: Guest) -> CgroupLimits:
+    """Find what a guest's processes may take: its memory, the translation cache, and QEMU itself."""
+    cache = TRANSLATION_CACHE_MIB if guest.accelerator == "tcg" else 0
+    memory_mib = guest.memory_mib + cache + OVERHEAD_MIB
+    return CgroupLimits(cpu_millicores=guest.cpu_millicores, memory_bytes=memory_mib * MIB, pids=PROCESS_LIMIT)
+
+
+def find_process_limits(guest: Guest) -> dict[str, int]:
+    """Find the limits of a guest's process (getrlimit(2)).
+
+    The size of files is limited only where it can be raised again when the disk grows: a worker without
+    CAP_SYS_RESOURCE, as in many containers, could not, and its guests' disks would be stuck.
+    """
+    limits = {"RLIMIT_NOFILE": 256, "RLIMIT_NPROC": PROCESS_LIMIT, "RLIMIT_MEMLOCK": 0}
+    return limits | ({"RLIMIT_FSIZE": find_file_limit(guest.disk_bytes)} if may_raise_limits() else {})
+
+
+def find_file_limit(disk_bytes: int) -> int:
+    """Find how large a file of the guest may become: the disk, its tables, and some room for their order."""
+    return disk_bytes + disk_bytes // 512 + 64 * MIB
+
+
+def find_virtual_size(nodes: object, name: str) -> int:
+    """Find a node's size in the answer to query-named-block-nodes; StepFailed when it is not what QEMU answers."""
+    for node in cast("list[object]", nodes) if isinstance(nodes, list) else []:
+        if isinstance(node, dict) and cast("dict[str, object]", node).get("node-name") == name:
+            image = cast("dict[str, object]", node).get("image")
+            size = cast("dict[str, object]", image).get("virtual-size") if isinstance(image, dict) else None
+            if isinstance(size, int):
+                return size
+    raise StepFailed("QEMU does not know the guest's root disk")
