@@ -1,0 +1,273 @@
+"""What a host tells: stored for its own VMs alone, under instance and revision, and who is woken by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from model.errors import Conflict, NotFound
+from model.passes import ClaimRequest, Outcome, PassRef
+from model.record import Observed, View
+from model.report import HostReport, VmReport
+from model.vm import LastExit, Phase, PowerState
+from store.audit import Actor, list_audit
+from store.database import Pool
+from store.fleet import note_hearing
+from store.host import HostStore
+from store.host_report import ReportTaken, store_report
+from store.passes import PassStore
+from store.vm import VmStore
+from tests.fixtures.rows import add_host, add_vm
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def vm_report(vm_id: str, revision: int = 1, power: str | None = "running", **changes: Any) -> VmReport:
+    seen = {name: changes.pop(name) for name in ("address", "last_exit", "restart_count") if name in changes}
+    observed = Observed(
+        boot_id="b", power_state=PowerState(power) if power else None, revision=revision, seen_at=NOW, **seen
+    )
+    return VmReport(vm_id=vm_id, observed=observed, **changes)
+
+
+def report(number: int, *vms: VmReport, **changes: Any) -> HostReport:
+    fields = {
+        "number": number,
+        "instance_id": "one",
+        "machine_id": "m",
+        "boot_id": "b",
+        "worker_version": "1.0.0",
+        "clock": NOW,
+        "whole": False,
+        "vms": vms,
+        **changes,
+    }
+    return HostReport(**fields)
+
+
+@pytest.fixture
+async def host_id(pool: Pool) -> str:
+    return await add_host(pool, instance_id="one", machine_id="m", status="ready")
+
+
+async def settled_vm(pool: Pool, host_id: str, vm_id: str, **columns: Any) -> str:
+    return await add_vm(
+        pool,
+        host_id,
+        id=vm_id,
+        **{
+            "due_at": None,
+            "phase": "ready",
+            "observed_power_state": "running",
+            "observed_instance": "one",
+            "observed_generation": 1,
+            "first_ready_at": NOW,
+            **columns,
+        },
+    )
+
+
+def poked(taken: ReportTaken) -> list[str]:
+    return [poke.vm_id for poke in taken.pokes]
+
+
+async def woken(pool: Pool) -> list[str]:
+    return [r["id"] for r in await pool.fetch("select id from vms where due_at is not null order by id")]
+
+
+async def test_a_first_report_makes_a_joining_host_ready(pool: Pool) -> None:
+    known = await HostStore(pool).enrol(name="h1", credential_hash=b"x", actor=Actor("a"))
+    assert (await HostStore(pool).get("h1")).silent
+    taken = await store_report(pool, known.id, report(1, activity_names=("find_vm",)))
+    assert (taken.answer.acknowledged, taken.answer.want_whole) == (1, True)
+    host = await HostStore(pool).get(known.id)
+    assert (host.status, host.silent, host.activity_names) == ("ready", False, ("find_vm",))
+    assert host.report is not None
+    assert not (await store_report(pool, known.id, report(2, whole=True))).answer.want_whole
+
+
+async def test_news_of_a_vm_is_stored_and_wakes_it(pool: Pool, host_id: str) -> None:
+    """H-S11."""
+    await settled_vm(pool, host_id, "a")
+    await settled_vm(pool, host_id, "b")
+    ended = LastExit(at=NOW, by="guest", reason="power off")
+    news = vm_report("a", 2, "stopped", last_exit=ended, restart_count=1)
+    taken = await store_report(pool, host_id, report(1, news, vm_report("b", 2, address="10.0.0.9")))
+    assert poked(taken) == ["a"], "an address alone is no reason to look"
+    assert taken.pokes[0].pass_type == "ConvergeVm"
+    assert await woken(pool) == ["a"]
+    one, two = await VmStore(pool).get(None, "a"), await VmStore(pool).get(None, "b")
+    assert (one.power_state, one.last_exit, one.restart_count) == (PowerState.STOPPED, ended, 1)
+    assert two.address == "10.0.0.9"
+
+
+async def test_a_host_may_ask_for_a_look(pool: Pool, host_id: str) -> None:
+    await settled_vm(pool, host_id, "a")
+    assert poked(await store_report(pool, host_id, report(1, vm_report("a", 2, look=True)))) == ["a"]
+
+
+async def test_what_a_pass_brings_about_does_not_wake_it(pool: Pool, host_id: str) -> None:
+    vm_id = await add_vm(pool, host_id)
+    await PassStore(pool).claim(ClaimRequest(vm_id=vm_id, run_id="run"))
+    assert poked(await store_report(pool, host_id, report(1, vm_report(vm_id, 1)))) == []
+    assert poked(await store_report(pool, host_id, report(2, vm_report(vm_id, 2, "stopped")))) == [vm_id]
+
+
+async def test_a_report_moves_only_rows_that_name_its_host(pool: Pool, host_id: str) -> None:
+    """S-6; L-R1: what no row places there is shown and left alone."""
+    other = await add_host(pool)
+    await settled_vm(pool, other, "theirs", observed_power_state="stopped")
+    await settled_vm(pool, host_id, "ours")
+    vms = (vm_report("theirs", 9, look=True), vm_report("ours", 2), vm_report("nobodys"))
+    taken = await store_report(pool, host_id, report(1, *vms, whole=True))
+    assert poked(taken) == []
+    assert (await VmStore(pool).get(None, "theirs")).power_state is PowerState.STOPPED
+    foreign = await HostStore(pool).foreign(host_id)
+    assert [(entry["vm_id"], entry.get("placed_on")) for entry in foreign] == [("nobodys", None), ("theirs", other)]
+    await store_report(pool, host_id, report(2))
+    assert len(await HostStore(pool).foreign(host_id)) == 2, "news says nothing about the rest"
+    await store_report(pool, host_id, report(3, vm_report("ours", 2), whole=True))
+    assert await HostStore(pool).foreign(host_id) == ()
+
+
+async def test_a_repeated_or_late_report_changes_nothing(pool: Pool, host_id: str) -> None:
+    await settled_vm(pool, host_id, "a")
+    await store_report(pool, host_id, report(5, vm_report("a", 3)))
+    for number, want_whole in ((5, False), (4, True)):
+        taken = await store_report(pool, host_id, report(number, vm_report("a", 9, "stopped", look=True)))
+        assert (taken.answer.acknowledged, taken.answer.want_whole, taken.pokes) == (5, want_whole, ())
+    assert (await VmStore(pool).get(None, "a")).power_state is PowerState.RUNNING
+
+
+async def test_an_older_revision_is_not_taken(pool: Pool, host_id: str) -> None:
+    """L-G9."""
+    await settled_vm(pool, host_id, "a", observed_revision=7)
+    assert poked(await store_report(pool, host_id, report(1, vm_report("a", 6, "stopped")))) == []
+    assert (await VmStore(pool).get(None, "a")).power_state is PowerState.RUNNING
+
+
+async def test_a_host_that_lost_its_state(pool: Pool, host_id: str) -> None:
+    """H-E2, L-V9: its revisions count anew, all its VMs are looked at, and no answer of the former one is stored."""
+    await settled_vm(pool, host_id, "a", observed_revision=70)
+    row = await PassStore(pool).claim(ClaimRequest(vm_id="a", run_id="run"))
+    assert row is not None
+    taken = await store_report(pool, host_id, report(1, vm_report("a", 1, None), instance_id="two"))
+    assert taken.answer.want_whole
+    assert await woken(pool) == ["a"]
+    assert (await HostStore(pool).get(host_id)).state_lost_at is not None
+    view = View(record=None, observed=Observed(boot_id="b", power_state=PowerState.RUNNING, revision=71, seen_at=NOW))
+    ref = PassRef(vm_id="a", pass_number=row.status.pass_number)
+    late = await PassStore(pool).write_outcome(Outcome(**ref.model_dump(), step=1, phase=Phase.READY, view=view))
+    assert late is not None
+    assert not late.owner
+    assert (await VmStore(pool).get(None, "a")).power_state is None
+    with pytest.raises(Conflict, match="another machine"):
+        await store_report(pool, host_id, report(2, instance_id="two", machine_id="other"))
+
+
+async def test_a_host_that_was_rolled_back(pool: Pool, host_id: str) -> None:
+    """H-E2: a whole report with a number lower than one once acknowledged."""
+    await settled_vm(pool, host_id, "a", observed_revision=70)
+    await store_report(pool, host_id, report(9))
+    taken = await store_report(pool, host_id, report(2, vm_report("a", 1, "stopped"), whole=True))
+    assert taken.answer.acknowledged == 2
+    assert (await VmStore(pool).get(None, "a")).power_state is PowerState.STOPPED
+    assert (await HostStore(pool).get(host_id)).rolled_back_at is not None
+
+
+async def test_a_host_back_from_silence_wakes_what_waited(pool: Pool, host_id: str) -> None:
+    """L-G7, H-S12: spread over half a minute."""
+    await settled_vm(pool, host_id, "calm")
+    await settled_vm(pool, host_id, "failed", phase="failed")
+    await settled_vm(pool, host_id, "behind", observed_generation=0)
+    await pool.execute("update fleet set heard_at = now(), hearing_since = now() - interval '1 h'")
+    await pool.execute("update hosts set last_report_at = now() - interval '2 min'")
+    assert (await HostStore(pool).get(host_id)).silent
+    await store_report(pool, host_id, report(1))
+    assert await woken(pool) == ["behind", "failed"]
+    assert await pool.fetchval("select max(due_at) <= now() + interval '30 s' from vms")
+
+
+@pytest.mark.parametrize(("choice", "wanted"), [("stop", "stopped"), ("start", "running")])
+async def test_a_guest_that_powers_itself_off(pool: Pool, host_id: str, choice: str, wanted: str) -> None:
+    """L-V4: with `stop` it becomes the desired state, once, with the guest named in the audit trail."""
+    await settled_vm(pool, host_id, "a", on_guest_poweroff=choice)
+    news = vm_report("a", 2, "stopped", guest_stopped_itself=True)
+    assert poked(await store_report(pool, host_id, report(1, news))) == ["a"]
+    await store_report(pool, host_id, report(2, news))
+    stored = await VmStore(pool).get(None, "a")
+    stops = choice == "stop"
+    assert (stored.desired_power_state, stored.generation) == (PowerState(wanted), 1 + stops)
+    assert [entry.actor for entry in await list_audit(pool, None, subject="vm/a")] == ["guest"] * stops
+
+
+async def test_an_address_that_is_none_and_a_double_one(pool: Pool, host_id: str) -> None:
+    await settled_vm(pool, host_id, "a", address="10.0.0.2")
+    await settled_vm(pool, host_id, "b")
+    await settled_vm(pool, host_id, "c")
+    vms = (vm_report("b", 1, address="10.0.0.2"), vm_report("c", 1, address="; drop table vms"))
+    await store_report(pool, host_id, report(1, *vms))
+    one, other = await VmStore(pool).get(None, "b"), await VmStore(pool).get(None, "c")
+    assert (one.address, one.address_refused) == (None, "10.0.0.2")
+    assert (other.address, other.address_refused) == (None, None)
+
+
+async def test_an_unknown_host_is_not_found(pool: Pool) -> None:
+    with pytest.raises(NotFound):
+        await store_report(pool, "nobody", report(1))
+
+
+async def test_silence(pool: Pool) -> None:
+    """H-S10: counted while the control plane could hear; when most fall silent at once, nobody is."""
+    hosts = [await add_host(pool) for _ in range(4)]
+
+    async def silent() -> int:
+        return (await HostStore(pool).count())[1]
+
+    async def reported(ago: timedelta, *ids: str) -> None:
+        await pool.execute("update hosts set last_report_at = now() - $1::interval where id = any($2)", ago, list(ids))
+
+    await reported(timedelta(seconds=100), hosts[0])
+    assert await silent() == 0, "nobody has ever listened"
+    await note_hearing(pool)
+    assert await silent() == 0, "the API listens only since now"
+    await pool.execute("update fleet set hearing_since = now() - interval '1 h'")
+    await note_hearing(pool)
+    assert await silent() == 1
+    await reported(timedelta(seconds=100), *hosts[:3])
+    assert await silent() == 0, "three of four at once: it is the control plane that does not see"
+    await reported(timedelta(seconds=300), hosts[1])
+    await reported(timedelta(seconds=500), hosts[2])
+    assert await silent() == 3, "one after the other"
+    await pool.execute("update fleet set heard_at = now() - interval '31 s'")
+    assert await silent() == 0
+    await note_hearing(pool)
+    assert await pool.fetchval("select hearing_since = heard_at from fleet"), "a gap begins anew"
+
+
+async def test_hosts_are_found_by_name_id_and_credential(pool: Pool) -> None:
+    store = HostStore(pool)
+    known = await store.enrol(name="h1", credential_hash=b"x", actor=Actor("a"), labels={"zone": "z"})
+    with pytest.raises(Conflict, match="h1"):
+        await store.enrol(name="h1", credential_hash=b"y", actor=Actor("a"))
+    assert await store.by_credential(b"x") == known
+    await store.replace_credential(known.id, b"z", Actor("a"))
+    assert await store.by_credential(b"x") is None
+    assert (await store.get("h1")).id == (await store.get(known.id)).id == known.id
+    assert [host.name for host in await store.list()] == ["h1"]
+    with pytest.raises(NotFound):
+        await store.get("h2")
+
+
+async def test_a_host_is_chosen_by_its_load(pool: Pool) -> None:
+    from model.errors import Unavailable
+
+    store = HostStore(pool)
+    with pytest.raises(Unavailable):
+        await store.choose()
+    full, empty = await add_host(pool, name="a"), await add_host(pool, name="b")
+    await add_host(pool, name="c", status="cordoned")
+    await add_vm(pool, full)
+    assert await store.choose() == empty
