@@ -111,7 +111,7 @@ class Cgroups:
         with translated("remove a cgroup"):
             for folder in self._folders(vm_id):
                 deadline = time.monotonic() + REMOVE_SECONDS
-                while not remove_folder(folder) and time.monotonic() < deadline:
+                while not remove_folder(folder) and not self.find_processes(vm_id) and time.monotonic() < deadline:
                     time.sleep(0.01)  # a process is in it until it was reaped
                 if folder.exists():
                     raise StepFailed("the VM's cgroup still holds processes: end them first")
