@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from drivers.hypervisor import Guest, GuestState
 from drivers.hypervisor.qemu import find_file_limit, find_limits, find_virtual_size
 from drivers.hypervisor.qemu_arguments import build_arguments, find_processor_count
-from drivers.hypervisor.qemu_probe import build_firmware, find_machine_type, find_version
+from drivers.hypervisor.qemu_probe import build_firmware, find_kvm_groups, find_machine_type, find_version
 from drivers.hypervisor.qemu_state import ENDED, PAUSED, PAUSED_BY_HYPERVISOR, RUNNING, read_state
 from drivers.hypervisor.words import LastWords
 from model.errors import Permanent, StepFailed
@@ -193,8 +194,6 @@ def test_words_for_versions_and_machines():
 
 async def test_last_words_are_bounded_clean_and_without_paths():
     """S-17, L-V5: cut, escaped, without a host path; a full pipe holds nobody up."""
-    import os
-
     words = LastWords()
     os.write(words.descriptor, b"\x1b[31mcould not load /state/images/k/vmlinux\n")
     assert words.read(GUEST) == "\\x1b[31mcould not load vmlinux"
@@ -207,3 +206,15 @@ async def test_last_words_are_bounded_clean_and_without_paths():
         pytest.fail("the pipe has no bound")
     assert len(words.read(GUEST)) <= 4096
     words.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_guest_reaches_kvm_by_its_group_and_never_by_roots(tmp_path):
+    """S-11: the group of /dev/kvm opens that device alone."""
+    device = tmp_path / "kvm"
+    device.touch()
+    for group, mode, expected in ((0, 0o660, ()), (108, 0o660, (108,)), (108, 0o600, ()), (0, 0o666, ())):
+        os.chown(device, 0, group)
+        device.chmod(mode)
+        assert find_kvm_groups(device) == expected
+    assert find_kvm_groups(tmp_path / "none") == ()
