@@ -6,6 +6,7 @@ import pwd
 
 from drivers.cgroups import Cgroups
 from drivers.disks import Disks
+from drivers.durable import make_folder
 from drivers.fences import FenceStore
 from drivers.host.parts import Parts, Paths
 from drivers.host.seen import SeenStore
@@ -28,6 +29,7 @@ MAX_VIRTUAL_SIZE_BYTES = 2 << 40
 def build_host(settings: Settings, host_settings: HostSettings, identity: HostIdentity, api: HostApi) -> HostSteps:
     """Wire the drivers into the steps of one host."""
     names, paths = host_settings.names, Paths(settings.host_home)
+    make_folder(paths.home / "sockets")
     space, cgroups = Space(settings.host_home), Cgroups.detect(names.cgroup)
     fences = FenceStore(
         paths.home / "fences",
