@@ -27,15 +27,18 @@ async def create_vm(pool: Pool, new: NewVm, actor: Actor) -> Accepted:
     Raise Conflict, with the reason, for a name or id that is taken, an id used within 30 days, and a host that takes
     no new VM. Order: id, name, host (H-P6).
     """
-    for draw in range(_MAC_DRAWS):
+    draw = 0
+    while draw < _MAC_DRAWS:
         try:
             async with transaction(pool) as connection:
                 return await _create(connection, new, actor, draw)
         except _NameTaken as error:
             async with transaction(pool) as connection:
-                raise await _describe_holder(connection, new) from error
+                refusal = await _describe_holder(connection, new)
+            if refusal is not None:
+                raise refusal from error
         except _MacTaken:
-            continue
+            draw += 1
     raise Conflict(f"no free MAC address was found for the id {new.vm_id}; choose another id")
 
 
@@ -142,13 +145,15 @@ async def _return_existing(connection: Connection, new: NewVm, actor: Actor, the
     return await accept(connection, actor, record, "refresh")
 
 
-async def _describe_holder(connection: Connection, new: NewVm) -> Conflict:
-    """Say who holds the name, and until when (A-7)."""
+async def _describe_holder(connection: Connection, new: NewVm) -> Conflict | None:
+    """Say who holds the name, and until when (A-7); None when the same request made the VM this moment."""
     holder = await connection.fetchrow(
         "select id, deleted, destroying, destroy_at from vms where project = $1 and name = $2", new.project, new.name
     )
     if holder is None:
         return Conflict(f"the name {new.name} was released this moment; try again")
+    if holder["id"] == new.vm_id:
+        return None
     if holder["destroying"]:
         return Conflict(
             f"the name {new.name} is held by the VM {holder['id']}, which is being torn down; try again soon"
