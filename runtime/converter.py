@@ -23,11 +23,8 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from runtime.failures import SealedFailureConverter, ValidatingFailureConverter
-from runtime.seal import Seal, unsealed
+from runtime.seal import Seal
 
-_REFERENCE_MARK = "__temporal_external_storage_reference"
-_REFERENCE_ENCODING = b"json/external-storage-reference"
-_REFERENCE_TYPE = b"temporal.api.sdk.v1.ExternalStorageReference"
 _PROBLEMS_SHOWN = 5
 
 
@@ -80,33 +77,23 @@ def _refusal(hint: type | None, problems: list[str]) -> ApplicationError:
 
 
 class GuardedDataConverter(DataConverter):
-    """A data converter that takes no reference to storage elsewhere: the SDK's own raises outside every converter."""
+    """A data converter that knows no storage elsewhere: the SDK's own raises at a reference, outside every converter.
+
+    A reference is a payload as any other here: not sealed, or of a type that nobody asked for.
+    """
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [unsealed() if _is_reference(payload) else payload for payload in payloads]
+        return list(payloads)
 
     async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)
 
     async def _transform_inbound_payload(self, payload: Payload) -> Payload:
-        payloads = await self._decode_reference_payload_sequence([payload])
-        return payloads[0] if self.payload_codec is None else (await self.payload_codec.decode(payloads))[0]
+        return payload if self.payload_codec is None else (await self.payload_codec.decode([payload]))[0]
 
     async def _transform_inbound_payloads(self, payloads: Payloads) -> None:
-        opened = await self._decode_reference_payload_sequence(payloads.payloads)
         if self.payload_codec is not None:
-            opened = await self.payload_codec.decode(opened)
-        del payloads.payloads[:]
-        payloads.payloads.extend(opened)
-
-
-def _is_reference(payload: Payload) -> bool:
-    metadata = payload.metadata
-    return (
-        _REFERENCE_MARK in metadata
-        or metadata.get("encoding") == _REFERENCE_ENCODING
-        or metadata.get("messageType") == _REFERENCE_TYPE
-    )
+            await self.payload_codec.decode_wrapper(payloads)
 
 
 def data_converter(seal: Seal | None) -> DataConverter:

@@ -12,7 +12,12 @@ from typing import Any, cast
 from temporalio import activity
 from temporalio.converter import create_payload_validation_error
 from temporalio.exceptions import ApplicationError, FailureError
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    WorkflowInterceptorClassInput,
+)
 
 from activities.progress import progress
 from model.errors import BelowFloor, Fenced, HostlerError, Refused, StepFailed, Unavailable
@@ -20,6 +25,7 @@ from model.record import HostOrder, View
 from model.temporal import host_of_queue, is_host_queue
 from model.text import clean_text
 from model.versions import VERSION, is_below
+from runtime.guard import GuardedRun
 from runtime.seal import Label, opened_order
 
 HEARTBEAT_SECONDS = 2.0
@@ -128,10 +134,8 @@ class ControlInterceptor(Interceptor):
         """Wrap one local activity."""
         return _ControlStep(next)
 
-    def workflow_interceptor_class(self, input: Any) -> type[Any] | None:
-        """Guard runs: see runtime.guard."""
-        from runtime.guard import GuardedRun
-
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[GuardedRun]:
+        """Guard runs."""
         return GuardedRun
 
 

@@ -21,6 +21,7 @@ from model.vm import VmInput
 from runtime.converter import data_converter
 from runtime.failures import PAYLOAD_ERROR
 from tests.runtime.fleet import a_view, an_order, control_seal, host_seal
+from tests.runtime.odd import odd_failures
 
 CLEAR = data_converter(None)
 MODELS: list[type[Any]] = [PassStart, Outcome, Finish, HostOrder, View, Record, Row, VmInput, HostReport]
@@ -194,3 +195,28 @@ async def test_a_host_says_nothing_outside_its_steps() -> None:
     reader = data_converter(host_seal("a"))
     with pytest.raises(ApplicationError):
         await reader.decode([Payload(metadata={"encoding": b"json/plain"}, data=b"1")])
+
+
+async def test_no_side_takes_what_it_sealed_itself() -> None:
+    """S-3: an order is not its own answer."""
+    control = data_converter(control_seal()).with_context(context())
+    [order] = await control.encode([an_order()])
+    with pytest.raises(ApplicationError):
+        await control.decode([order], [HostOrder])
+
+
+async def test_another_fleet_s_seal_does_not_open() -> None:
+    """S-3: the fleet is bound in, whatever the key."""
+    seal = control_seal()
+    seal.fleet_id = "fleet-2"
+    [order] = await data_converter(seal).with_context(context()).encode([an_order()])
+    with pytest.raises(ApplicationError):
+        await data_converter(host_seal("a")).with_context(context()).decode([order], [HostOrder])
+
+
+@pytest.mark.parametrize("shape", sorted(odd_failures()))
+def test_an_odd_failure_is_read_in_clear_and_sealed_contexts(shape: str) -> None:
+    """E7: numbers that no enum has, spans that no clock has, payloads of unknown encoding."""
+    for converter in (CLEAR, data_converter(control_seal()), data_converter(control_seal()).with_context(context())):
+        read = converter.failure_converter.from_failure(odd_failures()[shape], converter.payload_converter)
+        assert isinstance(read, Exception)
