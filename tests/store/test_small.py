@@ -144,3 +144,11 @@ async def test_a_token_counts_until_it_expires_or_is_revoked(pool: Pool) -> None
     await store.add(token_id="t3", digest=b"h" * 32, role="admin", project=None, lifetime=timedelta(0), actor=ACTOR)
     assert await store.find("t3") is None
     assert [token.id for token in await store.list("p")] == ["t1"]
+
+
+async def test_a_database_that_is_not_there(database_url: str) -> None:
+    from model.errors import Unavailable
+    from store.database import open_pool
+
+    with pytest.raises(Unavailable, match="not there"):
+        await open_pool(database_url.replace("/t_", "/missing_"))
