@@ -1,0 +1,137 @@
+"""The command `hostler`: a client of the API. A command's module is imported when it is called, for a quick start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from cyclopts import App, CycloptsError, Parameter
+
+from cli.failures import Exit, Left, exit_code
+from cli.output import say, say_error
+from model.errors import HostlerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Name, place and line of help: the modules themselves are not imported for a list of commands.
+_COMMANDS = (
+    ("up", "cli.installation:up", "Bring up everything on this machine."),
+    ("down", "cli.installation:down", "Stop it; guests keep running."),
+    ("status", "cli.installation:status", "Say what is up, where, and why not."),
+    ("api", "cli.processes:api", "Become the API of a larger installation."),
+)
+_VM_COMMANDS = (
+    ("create", "cli.vm_create:create", "Make a VM."),
+    ("ls", "cli.vm:ls", "List VMs."),
+    ("show", "cli.vm:show", "Show a VM."),
+    ("start", "cli.vm_change:start", "Start a VM that is stopped."),
+    ("stop", "cli.vm_change:stop", "Stop a VM; it stays stopped."),
+    ("pause", "cli.vm_change:pause", "Pause a VM."),
+    ("resume", "cli.vm_change:resume", "Let a paused VM go on."),
+    ("restart", "cli.vm_change:restart", "Stop and start a VM once."),
+    ("retry", "cli.vm_change:retry", "Try again, at once, what failed."),
+    ("resize", "cli.vm_change:resize", "Grow a VM's root disk."),
+    ("rm", "cli.vm_change:rm", "Delete a VM; it can be undeleted for a while."),
+    ("undelete", "cli.vm_change:undelete", "Bring a deleted VM back."),
+    ("ssh", "cli.vm_ssh:ssh", "Log in to a VM, or run a command there."),
+    ("wait", "cli.vm:wait", "Wait until nothing is left to do for a VM."),
+    ("console", "cli.vm:console", "Print the end of a VM's console log."),
+)
+_HOST_COMMANDS = (
+    ("ls", "cli.host:ls", "List hosts."),
+    ("show", "cli.host:show", "Show a host and what it holds."),
+)
+_IMAGE_COMMANDS = (
+    ("add", "cli.image:add", "Name an image."),
+    ("ls", "cli.image:ls", "List images."),
+)
+_WORKER_COMMANDS = (
+    ("control", "cli.processes:control", "Become a control worker."),
+    ("host", "cli.processes:host", "Become this machine's host worker."),
+)
+_GROUPS = (
+    ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
+    ("host", "Look at hosts.", _HOST_COMMANDS),
+    ("image", "Name images and list them.", _IMAGE_COMMANDS),
+    ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),
+)
+_EPILOGUE = (
+    "HOSTLER_URL and HOSTLER_TOKEN name the API and the token; else this machine's installation in HOSTLER_HOME. "
+    "Exit codes: 0 done, 1 refused or failed, 2 called wrongly, 3 not reachable, 4 wait timed out, 130 Ctrl-C."
+)
+
+
+def make_app() -> App:
+    """Put the commands together."""
+    app = App(
+        name="hostler",
+        help="Keep virtual machines as you said, on machines that you run.",
+        help_epilogue=_EPILOGUE,
+        help_format="plaintext",
+        version=find_version,
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_value",
+    )
+    for name, place, words in _COMMANDS:
+        app.command(place, name=name, help=words)
+    for group_name, group_words, commands in _GROUPS:
+        group = App(name=group_name, help=group_words)
+        for name, place, words in commands:
+            group.command(place, name=name, help=words)
+        app.command(group)
+    return app
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    words = list(words)
+    if words[:2] == ["vm", "ssh"]:
+        from cli.vm_ssh import mark_command
+
+        words = [*words[:2], *mark_command(words[2:])]
+    as_json = "--json" in words
+    try:
+        make_app()(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        say_lines(f"error: {error}")
+        return Exit.USAGE
+    except HostlerError as error:
+        say_error(error, as_json=as_json)
+        return exit_code(error)
+    except Left as left:
+        say(left.hint)
+        return Exit.LEFT
+    except KeyboardInterrupt:
+        say("left")
+        return Exit.LEFT
+    return Exit.DONE
+
+
+def say_lines(text: str) -> None:
+    for line in text.splitlines():
+        say(line)
+
+
+def find_version() -> str:
+    """Return the installed version."""
+    try:
+        return version("hostler")
+    except PackageNotFoundError:
+        from model.versions import VERSION
+
+        return VERSION
+
+
+def main() -> None:
+    """Run the command line and end with its exit code."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us has gone, as `head` does. Nothing more can be said, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = Exit.FAILED
+    sys.exit(code)

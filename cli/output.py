@@ -1,0 +1,135 @@
+"""What a command prints: tables for people, exact JSON for programs. Text of others is data, never markup (S-17)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from cli.document import Document
+from cli.failures import Problem
+from model.errors import HostlerError
+from model.text import clean_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_WHOLE = 1 << 20
+_NO_TERMINAL_WIDTH = 1 << 16
+
+
+def print_json(document: Any) -> None:
+    """Print a document on standard output and nothing else."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Tell a person something on standard error, where it cannot spoil an answer."""
+    sys.stderr.write(clean_text(text, _WHOLE) + "\n")
+    sys.stderr.flush()
+
+
+def say_error(error: HostlerError, *, as_json: bool) -> None:
+    """Tell an error: its whole detail, and each bad field; with `--json` the problem document on one line."""
+    if as_json:
+        document = error.document if isinstance(error, Problem) else {"title": error.title, "detail": error.detail}
+        sys.stderr.write(json.dumps(document) + "\n")
+        return
+    say(f"error: {error.detail}")
+    for each in error.errors:
+        say(f"  {each.pointer or 'the body'}: {each.detail}")
+
+
+def console(*, error: bool = False) -> Console:
+    """Make a console that takes no markup, and cuts nothing off where no terminal reads it."""
+    from rich.console import Console
+
+    stream = sys.stderr if error else sys.stdout
+    width = None if stream.isatty() else _NO_TERMINAL_WIDTH
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width, soft_wrap=width is not None)
+
+
+def cell(value: object) -> Text:
+    """Make a table's cell of anything; control characters are escaped, nothing in it is markup."""
+    from rich.text import Text
+
+    return Text(plain(value))
+
+
+def plain(value: object) -> str:
+    """Write a value in one line, for people."""
+    if value is None or value == "" or value == [] or value == {}:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        found = cast("Document", value)
+        return ", ".join(f"{clean_text(str(key), _WHOLE)}={plain(each)}" for key, each in found.items())
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        return ", ".join(plain(each) for each in items)
+    return clean_text(str(value), _WHOLE)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print a table, or, on standard error, that there is nothing."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    if table.row_count == 0:
+        say(empty)
+        return
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print one thing: a line for each of its facts."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(cell(name), cell(value))
+    console().print(table)
+
+
+def moment(text: object) -> str | None:
+    """Write a time of the API's as local time and how far it is from now; None stays None."""
+    if not isinstance(text, str):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    away = at - datetime.now(UTC)
+    far = _roughly(abs(away.total_seconds()))
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S} ({f'in {far}' if away.total_seconds() > 0 else f'{far} ago'})"
+
+
+def age(text: object) -> str | None:
+    """Write how long ago a time of the API's was."""
+    if not isinstance(text, str):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return _roughly((datetime.now(UTC) - (at if at.tzinfo else at.replace(tzinfo=UTC))).total_seconds())
+
+
+def _roughly(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -1,0 +1,40 @@
+"""The processes of a larger installation, each become by this command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+from cyclopts import Parameter
+
+Words = Annotated[str, Parameter(allow_leading_hyphen=True, help="Options of the process itself.")]
+
+
+def api(*words: Words) -> None:
+    """Become the API."""
+    become("workers.api", words)
+
+
+def control(*words: Words) -> None:
+    """Become a control worker: it runs workflows and writes rows."""
+    become("workers.control", words)
+
+
+def host(*words: Words) -> None:
+    """Become this machine's host worker; takes root."""
+    become("workers.host", words)
+
+
+def become(module: str, words: tuple[str, ...]) -> NoReturn:
+    """Become `python -m module`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # -P: the working directory is not a place to import from.
+    os.execve(sys.executable, [sys.executable, "-P", "-m", module, *words], child_environment())  # noqa: S606
+
+
+def child_environment() -> dict[str, str]:
+    """Return our environment, by which a process of ours finds our packages without the working directory."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}

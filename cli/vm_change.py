@@ -1,0 +1,129 @@
+"""Change what is wanted of a VM."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from cli.client import Api
+from cli.document import Document
+from cli.failures import Usage
+from cli.follow import Watch, check_outcome, follow
+from cli.options import Json, NoWait, Timeout, read_disk_gib, read_duration
+from cli.output import console, print_json
+from cli.vm import print_outcome
+
+Name = Annotated[str, Parameter(help="Name or id.")]
+
+
+def start(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Start a VM that is stopped."""
+    change("PATCH", name, "", {"power_state": "running"}, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def stop(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Stop a VM; it stays stopped until it is started."""
+    change("PATCH", name, "", {"power_state": "stopped"}, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def pause(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Pause a VM: its memory is kept, its processors stand still."""
+    change("PATCH", name, "", {"power_state": "paused"}, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def resume(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Let a paused VM go on."""
+    change("PATCH", name, "", {"power_state": "running"}, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def restart(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Stop and start a VM once."""
+    change("POST", name, "/restart", None, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def retry(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Try again, at once, what failed."""
+    change("POST", name, "/retry", None, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def undelete(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Bring a deleted VM back from its quarantine."""
+    change("POST", name, "/undelete", None, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def resize(
+    name: Name, /, *, disk: str, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Grow a VM's root disk.
+
+    :param disk: Its new size in GiB, or a number with G or T; it never shrinks.
+    """
+    body = {"disk_gib": read_disk_gib(disk)}
+    change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def rm(
+    name: Name,
+    /,
+    *,
+    grace: str | None = None,
+    now: bool = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a VM: it is stopped, kept for its grace, then destroyed.
+
+    :param grace: How long it can be undeleted, as 60s or 24h. Default: the fleet's.
+    :param now: Without grace; also ends the quarantine of one that waits in it.
+    """
+    if now and grace is not None:
+        raise Usage("give one of --grace and --now")
+    chosen = read_duration(grace, "--grace")
+    at_once = now or (chosen is not None and not chosen)
+    limit = read_duration(timeout, "--timeout")
+    with Api() as api:
+        found = api.find_vm(name)
+        query = {"grace": grace, "now": "true" if now else None}
+        vm = api.call("DELETE", f"/v1/vms/{found['id']}", query=query)
+        if not no_wait:
+            vm = follow(api, vm, _watch_rm(vm, limit, silent=as_json, now=at_once))
+    if as_json:
+        print_json(vm)
+    elif at_once and not no_wait:
+        from cli.output import cell
+
+        console().print(cell(f"{vm.get('name')} is gone"))
+    else:
+        print_outcome(vm)
+
+
+def change(
+    method: str,
+    name: str,
+    path: str,
+    body: Document | None,
+    *,
+    no_wait: bool,
+    timeout: str | None,
+    as_json: bool,
+) -> None:
+    """Ask for a change, wait until it is done, and print the row."""
+    limit = read_duration(timeout, "--timeout")
+    with Api() as api:
+        vm = api.call(method, f"/v1/vms/{api.find_vm_id(name)}{path}", body=body)
+        if not no_wait:
+            vm = follow(api, vm, Watch(str(vm.get("name")), timeout=limit, silent=as_json))
+    if as_json:
+        print_json(vm)
+    else:
+        print_outcome(vm)
+    if not no_wait:
+        check_outcome(vm)
+
+
+def _watch_rm(vm: Document, timeout: Any, *, silent: bool, now: bool) -> Watch:
+    from cli.steps import DESTROY
+
+    return Watch(str(vm.get("name")), DESTROY if now else (), timeout=timeout, silent=silent, until_gone=now)

@@ -1,0 +1,207 @@
+"""Log in to a VM. Its host key is the one that its row holds: no first use is trusted, no other host is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+from cyclopts import Parameter
+
+from cli.client import Api
+from cli.document import Document, inner
+from cli.failures import Unsuccessful, Usage
+from cli.options import Timeout, read_duration
+from cli.output import say
+from cli.place import Place, read_json
+
+WAIT_SECONDS = 20.0
+_CONNECT_SECONDS = 2.0
+_PAUSE_SECONDS = 0.2
+_HOST_KEY = re.compile(r"(ssh-ed25519) ([A-Za-z0-9+/]{32,128}={0,2})(?: .*)?", re.ASCII)
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_OPTIONS_WITH_VALUE = ("--identity", "-i", "--user", "-l", "--timeout")
+
+
+def ssh(
+    name: str,
+    /,
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True, help="What to run there. Default: a shell.")],
+    identity: Annotated[Path | None, Parameter(name=("--identity", "-i"))] = None,
+    user: Annotated[str, Parameter(name=("--user", "-l"))] = "root",
+    timeout: Timeout = None,
+) -> None:
+    """Log in to a VM by SSH, or run a command there; its host key is checked against its row.
+
+    :param name: Name or id.
+    :param identity: The file of a private key. Default: this installation's own key.
+    :param user: Whom to log in as.
+    """
+    limit = read_duration(timeout, "--timeout")
+    if not _USER.fullmatch(user):
+        raise Usage("--user: must be a user's name")
+    program = shutil.which("ssh")
+    if program is None:
+        raise Unsuccessful("there is no ssh on the PATH: install the OpenSSH client")
+    with Api() as api:
+        vm = api.get(f"/v1/vms/{api.find_vm_id(name)}")
+        place = api.place
+    address = read_address(vm)
+    known = write_known_hosts(vm, place)
+    netns = guest_namespace(place)
+    if netns is None and vm.get("phase") == "ready":
+        await_port(address, WAIT_SECONDS if limit is None else limit.total_seconds())
+    words = ssh_command(vm, address, known, user=user, identity=choose_identity(identity, place), command=command)
+    become([program, *words], netns)
+
+
+def ssh_command(
+    vm: Document, address: str, known: Path, *, user: str, identity: Path | None, command: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the arguments of ssh. `known` holds the VM's key under its alias, and nothing else counts."""
+    options = {
+        "HostKeyAlias": alias(vm),
+        "UserKnownHostsFile": quote_path(known),
+        "GlobalKnownHostsFile": "/dev/null",
+        "StrictHostKeyChecking": "yes",
+        "HostKeyAlgorithms": "ssh-ed25519",
+        "CheckHostIP": "no",
+        "UpdateHostKeys": "no",
+        "VerifyHostKeyDNS": "no",
+        "LogLevel": "ERROR",
+        "ConnectTimeout": "10",
+    }
+    words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    if identity is not None:
+        words += ["-o", "IdentitiesOnly=yes", "-i", str(identity)]
+    # After the address ssh reads options again, so what is run comes after "--".
+    return [*words, "-l", user, address, *(("--", *command) if command else ())]
+
+
+def alias(vm: Document) -> str:
+    """Return the name that known_hosts has for a VM: its id, so that no address or name is ever confused."""
+    vm_id = str(vm["id"])
+    if not re.fullmatch(r"[a-z0-9-]{1,63}", vm_id, re.ASCII):
+        raise Unsuccessful("the API's answer holds no VM id")
+    return f"hostler-{vm_id}"
+
+
+def read_address(vm: Document) -> str:
+    """Return the VM's address. Errors: Unsuccessful, while it has none."""
+    addresses = inner(vm, "addresses")
+    try:
+        return str(ip_address(str(addresses.get("ip"))))
+    except ValueError:
+        raise Unsuccessful(f"{vm.get('name')} has no address yet (phase {vm.get('phase')})") from None
+
+
+def write_known_hosts(vm: Document, place: Place) -> Path:
+    """Write the VM's host key, as its row has it, into a file of its own, and return that."""
+    found = _HOST_KEY.fullmatch(str(vm.get("ssh_host_key") or ""))
+    if found is None:
+        raise Unsuccessful(f"{vm.get('name')} has no host key yet (phase {vm.get('phase')}): nothing to check it by")
+    folder = known_hosts_folder(place)
+    path = folder / str(vm["id"])
+    new = folder / f".{vm['id']}.{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{alias(vm)} {found[1]} {found[2]}\n")
+        new.rename(path)
+    except OSError as error:
+        raise Unsuccessful(f"the VM's host key cannot be written down for ssh: {error.strerror}") from error
+    return path
+
+
+def known_hosts_folder(place: Place) -> Path:
+    """Return where known_hosts files go: the state directory if it is ours, else the user's own state folder."""
+    try:
+        if place.home.stat().st_uid == os.geteuid() and os.access(place.home, os.W_OK):
+            return place.ssh / "known_hosts"
+    except OSError:
+        pass
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "hostler" / "known_hosts"
+
+
+def quote_path(path: Path) -> str:
+    """Quote a path for ssh's configuration, where %, ${…} and quotes mean something."""
+    text = str(path)
+    if any(c in text for c in '"\\$\n'):
+        raise Unsuccessful("the path of the state directory holds a quote, a backslash or a dollar sign")
+    return '"' + text.replace("%", "%%") + '"'
+
+
+def choose_identity(given: Path | None, place: Place) -> Path | None:
+    """Return the key that was given, else the installation's own if we can read it, else None: ssh's own choice."""
+    if given is not None:
+        if not given.is_file():
+            raise Usage("--identity: there is no such file")
+        return given.absolute()
+    return place.identity if os.access(place.identity, os.R_OK) else None
+
+
+def guest_namespace(place: Place) -> str | None:
+    """Return the network namespace that this machine's guests are in, if it is not ours."""
+    name = read_json(place.home / "settings.json").get("netns")
+    return name if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name, re.ASCII) else None
+
+
+def await_port(address: str, seconds: float) -> bool:
+    """Wait until SSH answers there with its banner, or the time is over."""
+    deadline = time.monotonic() + seconds
+    told = False
+    while not answers(address, min(_CONNECT_SECONDS, seconds)):
+        if time.monotonic() >= deadline:
+            return False
+        if not told and time.monotonic() > deadline - seconds + 1:
+            told = True
+            say(f"waiting for SSH at {address}")
+        time.sleep(_PAUSE_SECONDS)
+    return True
+
+
+def answers(address: str, seconds: float) -> bool:
+    """Tell whether an SSH server greets at port 22 of an address (RFC 4253, 4.2)."""
+    try:
+        with socket.create_connection((address, 22), timeout=max(seconds, 0.05)) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def become(words: list[str], netns: str | None) -> NoReturn:
+    """Become ssh, in the guests' namespace if they have one."""
+    if netns is not None:
+        inside = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        if inside is None:
+            raise Unsuccessful("the guests are in a network namespace, and there is no `ip` to enter it: use iproute2")
+        words = [inside, "netns", "exec", netns, *words]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(words[0], words)  # noqa: S606  # an argument list; no shell
+
+
+def mark_command(words: list[str]) -> list[str]:
+    """Put "--" between `vm ssh NAME` with its options and the command, so that the command's options stay its own."""
+    rest = iter(enumerate(words))
+    named = False
+    for at, word in rest:
+        if word == "--":
+            return words
+        if word in _OPTIONS_WITH_VALUE:
+            next(rest, None)
+        elif word.startswith("-"):
+            continue
+        elif named:
+            return [*words[:at], "--", *words[at:]]
+        named = named or not word.startswith("-")
+    return words
