@@ -42,21 +42,6 @@ GRACEFUL_SHUTDOWN = timedelta(seconds=10)
 _log = logging.getLogger("hostler.host")
 
 
-async def start_host(host: HostSteps) -> None:
-    """Read every record and fence, find out what runs, and bring the network up: before any work is asked for."""
-    parts = host.parts
-    parts.jobs.start()
-    await asyncio.to_thread(parts.records.load)
-    await asyncio.to_thread(parts.jobs.fences.load)
-    for entry in parts.records:
-        if entry.unreadable:
-            _log.error("the record of VM %s cannot be read: %s", entry.vm_id, entry.unreadable)
-    parts.seen.load()
-    parts.availability = await parts.hypervisor.find_availability()
-    await parts.network.start()
-    await host.watch.adopt()
-
-
 def find_activities(*owners: object) -> list[Callable[..., Any]]:
     """List the activities that objects hold, by name."""
     return [
@@ -119,7 +104,7 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
     )
     async with HostApi(credentials.api_url, credentials.credential.get_secret_value()) as api:
         host = build_host(settings, host_settings, identity, api)
-        await start_host(host)
+        await host.start()
         names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
         reports = Reports(host, tuple(names))
         reporter = Reporter(
@@ -154,8 +139,14 @@ async def serve() -> None:
     configure_logging(settings.log_format, settings.log_level)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        # Not loop.add_signal_handler: its pipe is shared with every forked child, and a signal to one of those, such as
+        # the short-lived ones that enter a network namespace, would stop this process.
+        signal.signal(number, stop)
     await run(settings, host_settings, stopping)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Concatenate, ParamSpec
 
+from drivers.durable import make_folder
 from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
 from drivers.host.look import Looker
@@ -18,6 +21,7 @@ from model.errors import Failed
 from model.record import HostOrder, View
 
 P = ParamSpec("P")
+_log = logging.getLogger("hostler.host")
 
 
 class HostSteps:
@@ -40,6 +44,24 @@ class HostSteps:
         self.quarantine, self.release = power.quarantine, power.release
         self.destroy_process, self.destroy_network = destroy.destroy_process, destroy.destroy_network
         self.destroy_storage, self.destroy_records = destroy.destroy_storage, destroy.destroy_records
+
+    async def start(self) -> None:
+        """Read every record and fence, find out what runs, bring the network up: before any work is asked for (L-G8).
+
+        No guest is touched (H-E5).
+        """
+        parts = self.parts
+        parts.jobs.start()
+        await asyncio.to_thread(make_folder, parts.paths.home / "sockets")
+        await asyncio.to_thread(parts.records.load)
+        await asyncio.to_thread(parts.jobs.fences.load)
+        for entry in parts.records:
+            if entry.unreadable:
+                _log.error("the record of VM %s cannot be read: %s", entry.vm_id, entry.unreadable)
+        parts.seen.load()
+        parts.availability = await parts.hypervisor.find_availability()
+        await parts.network.start()
+        await self.watch.adopt()
 
     async def look(self, order: HostOrder) -> View:
         """Look for an order, without the VM's lock; its fence counts from now on."""

@@ -126,7 +126,7 @@ async def test_a_host_reboot_boots_once_and_a_stopped_vm_stays_stopped(world) ->
     world.add("vm2")
     await world.run_pass(make_row("vm1"))
     await world.run_pass(make_row("vm2", power_state=PowerState.STOPPED))
-    await world.host.watch.close()
+    await world.stop()
     kill_processes(find_processes_of(world.names.users, world.boot_id))
     world.boot_id = "boot-2"
     host = await world.restart()
@@ -146,7 +146,7 @@ async def test_a_worker_restart_touches_no_guest(world) -> None:
     """H-E5, case B3: same pid, and it is watched again."""
     await world.run_pass(make_row("vm1"))
     before = processes(world)
-    await world.host.watch.close()
+    await world.stop()
     host = await world.restart()
     assert processes(world) == before
     (report,) = host.parts.seen.since(0)
@@ -247,7 +247,7 @@ async def test_an_unreadable_record_harms_nobody_and_can_be_deleted(world) -> No
     world.add("vm2")
     await world.run_pass(make_row("vm1"))
     await world.run_pass(make_row("vm2"))
-    await world.host.watch.close()
+    await world.stop()
     (world.home / "machines" / "vm1" / "config.json").write_text("{")
     host = await world.restart()
     assert len(processes(world)) == 2
@@ -324,7 +324,7 @@ async def test_a_disk_that_is_gone_does_not_keep_a_delete(world) -> None:
     """Cases E6, E7."""
     await world.run_pass(make_row("vm1"))
     (world.home / "machines" / "vm1" / "disk").unlink()
-    await world.host.watch.close()
+    await world.stop()
     await world.restart()
     view = await world.run_pass(make_row("vm1", created=True, deleted=True, destroying=True))
     assert view.observed.nothing
