@@ -20,7 +20,7 @@ _LOCK = 0x7377656570  # "sweep": who sweeps holds this advisory lock
 
 @dataclass(frozen=True)
 class DueVm:
-    """A VM to poke. `stuck`: its run `run_id` has not renewed its claim for a minute past its end."""
+    """A VM to poke. `stuck`: no run has claimed it for two minutes, or its run let its claim lapse a minute ago."""
 
     vm_id: str
     pass_type: PassType
@@ -34,7 +34,7 @@ async def due_vms(pool: Pool, limit: int) -> tuple[DueVm, ...]:
     async with reading(pool) as connection:
         records = await connection.fetch(
             """select id, deleted, first_ready_at, due_at, run_id,
-                coalesce(claim_until < now() - interval '1 minute', false) as stuck
+                coalesce(claim_until < now() - interval '1 minute', due_at < now() - interval '2 minutes') as stuck
             from vms where due_at <= now() order by due_at limit $1""",
             limit,
         )

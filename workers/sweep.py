@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from model.errors import Unavailable
 from model.temporal import vm_workflow_id
@@ -68,19 +68,19 @@ class Sweep:
         return len(due)
 
     async def _wake(self, vm: DueVm) -> None:
-        if vm.stuck and vm.run_id is not None:
-            await self._end_stuck(vm, vm.run_id)
+        if vm.stuck:
+            await self._end_stuck(vm)
         try:
             await poke(self._client, vm.pass_type, vm.vm_id, search_attributes=self._search_attributes)
         except Unavailable as error:
             _log.warning("a due VM was not woken, the next sweep tries again: %s", error.detail, extra={"vm": vm.vm_id})
 
-    async def _end_stuck(self, vm: DueVm, run_id: str) -> None:
-        """A run that does not renew its claim does not run: its task fails, or no worker polls for its build."""
-        handle = self._client.get_workflow_handle(vm_workflow_id(vm.vm_id), run_id=run_id)
+    async def _end_stuck(self, vm: DueVm) -> None:
+        """End whatever run is open: one that claims nothing does not run, or is none of ours."""
+        handle = self._client.get_workflow_handle(vm_workflow_id(vm.vm_id))
         try:
-            await handle.terminate("stuck: its claim lapsed", rpc_timeout=_CALL_TIMEOUT)
-            _log.warning("ended a stuck run", extra={"vm": vm.vm_id, "run": run_id})
+            await handle.terminate("stuck: no claim was taken or renewed", rpc_timeout=_CALL_TIMEOUT)
+            _log.warning("ended a stuck run", extra={"vm": vm.vm_id})
         except RPCError as error:
-            # Most often it has ended by itself; if not, the next sweep meets it again.
-            _log.info("a stuck run could not be ended: %s", error.status.name, extra={"vm": vm.vm_id})
+            if error.status != RPCStatusCode.NOT_FOUND:
+                _log.warning("a stuck run could not be ended: %s", error.status.name, extra={"vm": vm.vm_id})

@@ -17,14 +17,10 @@ class ConvergeVm(Pass):
 
     type = "ConvergeVm"
 
-    @workflow.init
-    def __init__(self, start: PassStart) -> None:
-        super().__init__(start)
-
     @workflow.run
     async def run(self, start: PassStart) -> PassEnd:
         """Run one pass. The end is: what is wanted is there, or what is left must wait."""
-        return await self.live()
+        return await self.live(start)
 
     async def release(self) -> None:
         """An undeleted VM leaves its quarantine first (L-R4)."""

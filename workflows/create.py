@@ -22,14 +22,10 @@ class CreateVm(Pass):
 
     type = "CreateVm"
 
-    @workflow.init
-    def __init__(self, start: PassStart) -> None:
-        super().__init__(start)
-
     @workflow.run
     async def run(self, start: PassStart) -> PassEnd:
         """Run one pass. The end is: ready, failed, waiting, or superseded."""
-        return await self.live()
+        return await self.live(start)
 
     async def take_attempt(self) -> None:
         """Count this pass once, before it changes anything on the host (L-C4)."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    FailureError,
+    TimeoutError,
+    TimeoutType,
+)
 
 
 class FailureKind(StrEnum):
@@ -46,9 +53,12 @@ _BY_TYPE = {
 }
 
 
-def read_failure(error: ActivityError, words: str) -> Failure:
-    """Classify the failure of the host step that was narrated as `words`."""
-    cause = error.cause
+def read_failure(error: FailureError, words: str) -> Failure:
+    """Classify the failure of the host step that was narrated as `words`.
+
+    An answer that is not this order's comes as a bare application error, everything else inside an activity's.
+    """
+    cause = error.cause if isinstance(error, ActivityError) else error
     if isinstance(cause, CancelledError):
         return Failure(FailureKind.CANCELLED, "")
     if isinstance(cause, TimeoutError):
@@ -67,9 +77,3 @@ def _read_timeout(cause: TimeoutError, words: str) -> Failure:
     if cause.type == TimeoutType.HEARTBEAT:
         return Failure(FailureKind.AWAY, f"the host's worker went silent during the step '{words}'")
     return Failure(FailureKind.FAILED, f"the step '{words}' did not end in time; it will be tried again")
-
-
-def is_store_failure(error: ActivityError) -> bool:
-    """Say whether a local activity failed because the store is away, rather than by a mistake of ours."""
-    cause = error.cause
-    return isinstance(cause, TimeoutError) or (isinstance(cause, ApplicationError) and cause.type == "Unavailable")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 from temporalio.workflow import ActivityConfig
 
 from activities.passes import PassActivities
@@ -39,14 +39,15 @@ class HostSteps:
 
     row: Row
 
-    def __init__(self, vm_id: str) -> None:
-        self.vm_id = vm_id
+    def __init__(self) -> None:
+        self.vm_id = ""
         self.view: View | None = None
         self.current = StepKind.WAIT
         self.step_number = 0
         self.claimed = False
         self.booted = False
         self.poked = False
+        self.over_time = False
 
     @workflow.signal(name=LOOK_AGAIN)
     def look_again(self) -> None:
@@ -81,16 +82,19 @@ class HostSteps:
         await self._await_or_supersede(handle)
         try:
             self.view = await handle
-        except ActivityError as error:
+        except FailureError as error:
             raise StepEnded(read_failure(error, summary)) from None
 
     async def _await_or_supersede(self, handle: workflow.ActivityHandle[View]) -> None:
-        """While the step runs, read the row at each poke and cancel the step if a newer wish makes it pointless."""
+        """While the step runs, read the row at each poke; cancel the step if a newer wish makes it pointless."""
         digest = self.row.desired.input_digest
         while not handle.done():
-            await workflow.wait_condition(lambda: self.poked or handle.done())
-            if handle.done() or not self.poked:
-                continue
+            await workflow.wait_condition(lambda: self.poked or self.over_time or handle.done())
+            if self.over_time:
+                handle.cancel()
+                return
+            if handle.done():
+                return
             self.poked = False
             row = await self.store(PassActivities.read_vm, PassRef(vm_id=self.vm_id, pass_number=self.pass_number))
             if row is None:
@@ -132,7 +136,7 @@ class HostSteps:
             return
         try:
             await workflow.wait_condition(
-                lambda: self.poked, timeout=max(limit, timedelta(seconds=1)), timeout_summary=summary
+                lambda: self.poked or self.over_time, timeout=max(limit, timedelta(seconds=1)), timeout_summary=summary
             )
         except TimeoutError:
             return

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import CancelledError, FailureError
 
 from activities.passes import PassActivities
 from model.base import Lenient
@@ -35,7 +35,7 @@ from model.step import NOTHING_TO_DO, Step, StepKind
 from model.temporal import SEARCH_PHASE
 from model.vm import Phase
 from workflows import policies
-from workflows.failures import Failure, FailureKind, is_store_failure
+from workflows.failures import Failure, FailureKind
 from workflows.host_step import HostSteps, StepEnded
 from workflows.outcome import after_failure, ending, phase_during
 
@@ -61,29 +61,32 @@ class Pass(HostSteps):
     type: ClassVar[PassType]
     steps: ClassVar[Mapping[StepKind, Callable[[Any], Awaitable[None]]]]
 
-    def __init__(self, start: PassStart) -> None:
-        super().__init__(start.vm_id)
+    def __init__(self) -> None:
+        super().__init__()
         self._done: tuple[StepKind, ...] = ()
         self._claims = 0
         self._lost = 0
         self._end: PassEnd | None = None
 
-    async def live(self) -> PassEnd:
+    async def live(self, start: PassStart) -> PassEnd:
         """Run the loop within the pass's time limit, and end without ever failing."""
+        self.vm_id = start.vm_id
         self._end = None
-        renewing = asyncio.create_task(self._renew_claim())
+        self.over_time = False
+        keeping = asyncio.create_task(self._keep())
         try:
-            return await asyncio.wait_for(self._loop(), policies.PASS_TIMEOUT.total_seconds())
-        except TimeoutError:
-            return await self._end_over_time()
+            return await self._loop()
         except _StoreAway:
             return PassEnd(result="waiting")
         finally:
-            renewing.cancel()
+            keeping.cancel()
 
     async def _loop(self) -> PassEnd:
         await self._claim()
         while self._end is None:
+            if self.over_time:
+                await self._end_over_time()
+                continue
             if not self.row.owner:
                 await self._claim_anew()
                 continue
@@ -257,26 +260,26 @@ class Pass(HostSteps):
         else:
             self._end = PassEnd(result="gone", pass_number=self.pass_number)
 
-    async def _end_over_time(self) -> PassEnd:
+    async def _end_over_time(self) -> None:
         """The pass's time is over: give back its attempt and let the sweep start another at once."""
-        try:
-            if self.row.status.attempt_pass == self.pass_number:
-                request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number, counted=True)
-                await self.store(PassActivities.give_back_attempt, request)
-            self._end = None
-            await self._finish("waiting", workflow.now())
-        except _StoreAway:
-            pass
-        return PassEnd(result="waiting", pass_number=self.pass_number)
+        if self.row.status.attempt_pass == self.pass_number:
+            request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number, counted=True)
+            await self.store(PassActivities.give_back_attempt, request)
+        finish = Finish(**self.ref.model_dump(), wake=self.row.wake, due_at=workflow.now(), result="waiting")
+        await self.store(PassActivities.finish_pass, finish)
+        self._end = PassEnd(result="waiting", pass_number=self.pass_number)
 
-    async def _renew_claim(self) -> None:
-        while True:
+    async def _keep(self) -> None:
+        """Renew the claim while the pass works, and say when its time is over."""
+        over_at = workflow.now() + policies.PASS_TIMEOUT
+        while workflow.now() < over_at:
             await workflow.sleep(policies.RENEW_CLAIM_EVERY, summary="renew the claim")
             if self.claimed:
                 try:
                     await self.store(PassActivities.renew_claim, self.ref)
                 except _StoreAway:
                     return
+        self.over_time = True
 
     async def store(self, method: Callable[[PassActivities, Any], Awaitable[T]], request: Lenient) -> T:
         """Ask the store; while it does not answer, wait as long as the claim lasts."""
@@ -285,8 +288,8 @@ class Pass(HostSteps):
         while True:
             try:
                 return await workflow.execute_local_activity_method(method, request, **policies.STORE)
-            except ActivityError as error:
-                if not is_store_failure(error):
+            except FailureError as error:
+                if isinstance(error, CancelledError):
                     raise
             if workflow.now() >= deadline:
                 raise _StoreAway

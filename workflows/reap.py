@@ -18,15 +18,11 @@ class ReapVm(Pass):
 
     type = "ReapVm"
 
-    @workflow.init
-    def __init__(self, start: PassStart) -> None:
-        super().__init__(start)
-
     @workflow.run
     async def run(self, start: PassStart) -> PassEnd:
         """Run until the VM is gone, undeleted, or what is left must wait."""
         while True:
-            end = await self.live()
+            end = await self.live(start)
             if end.until is None:
                 return end
             await self.wait_inside(end.until - workflow.now(), "quarantine: until destroy_at")
