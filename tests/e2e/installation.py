@@ -60,7 +60,7 @@ class Installation:
     ) -> subprocess.CompletedProcess[str]:
         """Run the command line."""
         done = subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
+            [str(Path(sys.executable).with_name("hostler")), *arguments],
             cwd=PROJECT,
             env={**self.environment(), "COLUMNS": "200"},
             input=stdin,
