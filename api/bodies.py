@@ -6,18 +6,21 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Strict, StringConstraints, Tag, model_validator
 
 from model.base import Frozen
-from model.ids import Digest, HostId, Name, VmId, check_label
+from model.errors import Invalid
+from model.ids import Digest, HostId, Name
 from model.ssh import parse_ssh_key
 from model.vm import DiskFormat, Firmware, PowerState
 
 USER_DATA_LIMIT = 64 << 10
 METADATA_LIMIT = 48 << 10
 KEY_LIMIT = 8 << 10
+_NO_URL = "must be an http, https or file URL with a host and, if any, a port that is a number"
 _REFERENCE = re.compile(r"(?:[a-z0-9-]+/)?[a-z0-9][a-z0-9._-]{0,62}(?::[a-z0-9][a-z0-9._-]{0,62})?", re.ASCII)
 _LABEL_KEY = re.compile(r"[a-z0-9](?:[a-z0-9._/-]{0,61}[a-z0-9])?", re.ASCII)
+_METADATA_KEY = re.compile(r"[\x20-\x7e]{1,128}", re.ASCII)
 _PRINTABLE = re.compile(r"[\x20-\x7e]{0,256}", re.ASCII)
 
 
@@ -28,28 +31,40 @@ def _check_reference(value: str) -> str:
 
 
 def _check_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https", "file") or (parts.scheme != "file" and not parts.hostname):
-        raise ValueError("must be an http, https or file URL")
-    if not value.isascii() or any(c.isspace() or ord(c) < 0x20 for c in value):
+    # Before it is taken apart: what the parser says of a bad one holds parts of it.
+    if not value.isascii() or any(c <= " " or c == "\x7f" for c in value):
         raise ValueError("must hold no spaces, control or non-ASCII characters; percent-encode them")
+    try:
+        parts = urlsplit(value)
+        named = parts.scheme == "file" or bool(parts.hostname and parts.port != 0)
+    except ValueError:
+        raise ValueError(_NO_URL) from None
+    if parts.scheme not in ("http", "https", "file") or not named:
+        raise ValueError(_NO_URL)
     return value
 
 
 def _check_label_map(value: dict[str, str]) -> dict[str, str]:
     for key, text in value.items():
-        if not _LABEL_KEY.fullmatch(key):
-            raise ValueError("a label's key is 1 to 63 of a-z, 0-9, '.', '_', '/', '-'")
-        if not _PRINTABLE.fullmatch(text):
-            raise ValueError("a label's value is at most 256 printable ASCII characters")
+        check_label_pair(key, text)
     return value
+
+
+def check_label_pair(key: str, text: str) -> None:
+    """Raise ValueError for what cannot be a label."""
+    if not _LABEL_KEY.fullmatch(key):
+        raise ValueError("a label's key is 1 to 63 of a-z, 0-9, '.', '_', '/', '-'")
+    if not _PRINTABLE.fullmatch(text):
+        raise ValueError("a label's value is at most 256 printable ASCII characters")
 
 
 def _check_metadata(value: dict[str, str]) -> dict[str, str]:
     if sum(len(k.encode()) + len(v.encode()) for k, v in value.items()) > METADATA_LIMIT:
-        raise ValueError("must be at most 48 KiB in all")
-    if any(not key or len(key) > 128 for key in value):
-        raise ValueError("a key is 1 to 128 characters")
+        raise ValueError("must be at most 48 KiB (49152 bytes) in all, keys and values")
+    if any(not _METADATA_KEY.fullmatch(key) for key in value):
+        raise ValueError("a key is 1 to 128 printable ASCII characters")
+    if any("\0" in text for text in value.values()):
+        raise ValueError("a value holds no NUL")
     return value
 
 
@@ -66,13 +81,30 @@ def _check_command_line(value: str) -> str:
     return value
 
 
+def _check_key(value: str) -> str:
+    if len(value.encode()) > KEY_LIMIT:
+        raise ValueError("must be at most 8 KiB (8192 bytes)")
+    try:
+        return parse_ssh_key(value)
+    except Invalid as error:
+        # So that the answer names the field.
+        raise ValueError(error.detail) from None
+
+
+def _image_kind(value: object) -> str:
+    return "name" if isinstance(value, str) else "file"
+
+
 Reference = Annotated[str, AfterValidator(_check_reference)]
 Url = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_check_url)]
 CommandLine = Annotated[str, AfterValidator(_check_command_line)]
-SshKey = Annotated[str, StringConstraints(max_length=KEY_LIMIT), AfterValidator(parse_ssh_key)]
+SshKey = Annotated[str, Field(max_length=KEY_LIMIT), AfterValidator(_check_key)]
 Labels = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_check_label_map)]
 Metadata = Annotated[dict[str, str], Field(max_length=16), AfterValidator(_check_metadata)]
-UserData = Annotated[str, AfterValidator(_check_user_data)]
+UserData = Annotated[
+    str, Field(max_length=USER_DATA_LIMIT, description="At most 64 KiB of UTF-8"), AfterValidator(_check_user_data)
+]
+DiskGib = Annotated[int, Strict(), Field(ge=1, le=64 << 10)]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]
 
 
@@ -93,6 +125,9 @@ class ImageBody(FileBody):
     """An image given with the VM."""
 
     format: DiskFormat | None = None
+
+
+AnyImage = Annotated[Annotated[Reference, Tag("name")] | Annotated[ImageBody, Tag("file")], Discriminator(_image_kind)]
 
 
 class NewImageBody(Body):
@@ -117,39 +152,33 @@ class NewVmBody(Body):
     """A VM as it is wanted. What is left out takes the default."""
 
     name: Name
-    image: Reference | ImageBody
+    image: AnyImage
     host: HostId | None = None
-    cpu_millicores: Annotated[int, Field(ge=100, le=32_000)] = 1000
-    memory_mib: Annotated[int, Field(ge=64, le=4 << 20)] = 512
-    disk_gib: Annotated[int, Field(ge=1, le=64 << 10)] | None = None
+    cpu_millicores: Annotated[int, Strict(), Field(ge=100, le=32_000)] = 1000
+    memory_mib: Annotated[int, Strict(), Field(ge=64, le=4 << 20)] = 512
+    disk_gib: DiskGib | None = None
     power_state: PowerState = PowerState.RUNNING
     ssh_authorized_keys: Keys = ()
     user_data: UserData | None = None
     hypervisor: Literal["auto", "qemu"] = "auto"
     on_guest_poweroff: Literal["start", "stop"] = "start"
-    stop_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 90
-    boot_priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    stop_timeout_seconds: Annotated[int, Strict(), Field(ge=1, le=3600)] = 90
+    boot_priority: Annotated[int, Strict(), Field(ge=-100, le=100)] = 0
     labels: Labels = {}
     metadata: Metadata = {}
 
 
 class ChangeVmBody(Body):
-    """What of a VM may be changed. Only the fields that are there are changed."""
+    """What of a VM may be changed. Only the fields that are there are changed; null is no value of any."""
 
-    power_state: PowerState | None = None
-    disk_gib: Annotated[int, Field(ge=1, le=64 << 10)] | None = None
-    ssh_authorized_keys: Keys | None = None
-    metadata: Metadata | None = None
-    labels: Labels | None = None
+    power_state: PowerState = Field(default=None)  # type: ignore[assignment]
+    disk_gib: DiskGib = Field(default=None)  # type: ignore[assignment]
+    ssh_authorized_keys: Keys = Field(default=None)  # type: ignore[assignment]
+    metadata: Metadata = Field(default=None)  # type: ignore[assignment]
+    labels: Labels = Field(default=None)  # type: ignore[assignment]
 
 
 class NewHostBody(Body):
     """A host to enrol. The answer holds its credential, once."""
 
     name: Name
-    id: HostId | None = None
-
-
-def check_vm_id(value: str) -> VmId:
-    """Return a path's VM id; raise ValueError when it is none."""
-    return check_label(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
 
@@ -43,7 +43,7 @@ def allow(role: Role, *, fleet: bool = False) -> Callable[..., Awaitable[Caller]
     """Let callers of at least `role` pass; `fleet`: only those whose token belongs to no project."""
 
     async def gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> Caller:
-        caller = await _authenticate(request, parts)
+        caller: Caller = await _once(request, lambda: _authenticate(request, parts))
         if _RANK[caller.role] < _RANK[role]:
             raise Forbidden(f"this takes a token with the role {role}; this one's is {caller.role}")
         if fleet and caller.project is not None:
@@ -70,11 +70,23 @@ def _bearer(request: Request) -> str:
 
 async def host_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
     """Let a host pass by its own credential, which is good for its own reports, inputs and consoles alone."""
+    host: KnownHost = await _once(request, lambda: _find_host(request, parts))
+    return host
+
+
+async def _find_host(request: Request, parts: Parts) -> KnownHost:
     credential = parse_credential(_bearer(request))
     host = await parts.hosts.by_credential(credential.digest) if credential and credential.kind == "hsh" else None
     if host is None:
         raise Unauthenticated("this takes the credential of an enrolled host")
     return host
+
+
+async def _once(request: Request, find: Callable[[], Awaitable[Any]]) -> Any:
+    """The route asks before it reads anything, the call itself once more: it is the same caller."""
+    if not hasattr(request.state, "caller"):
+        request.state.caller = await find()
+    return request.state.caller
 
 
 host_gate.hostler_role = "host"  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 from temporalio.service import RPCError
 
+from api.documents import Health
 from api.gate import PartsOf
 from store.fleet import get_fleet
 
@@ -14,18 +15,18 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-async def alive() -> dict[str, str]:
+async def alive() -> Health:
     """Say that the process answers."""
-    return {"status": "ok"}
+    return Health(status="ok")
 
 
 @router.get("/readyz")
-async def ready(parts: PartsOf) -> dict[str, str]:
+async def ready(parts: PartsOf) -> Health:
     """200 while Postgres answers; `degraded` when Temporal does not, or hosts are silent."""
     fleet = await get_fleet(parts.pool)
     _, silent = await parts.hosts.count()
     well = not silent and not fleet.behind and await _temporal_answers(parts)
-    return {"status": "ok" if well else "degraded"}
+    return Health(status="ok" if well else "degraded")
 
 
 async def _temporal_answers(parts: PartsOf) -> bool:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from api.documents import ErrandList, Taken
+from api.errands import Errand
 from api.gate import EnrolledHost, PartsOf
 from api.making import open_vm
-from api.views import Document
-from model.errors import Conflict
+from api.reports import cleaned
+from api.route import GatedRoute
+from model.errors import Conflict, Unavailable, Unreadable
 from model.ids import Digest, VmId
 from model.report import HostReport, ReportAnswer
 from model.specification import vm_input
 from model.vm import VmInput
 from store.host_report import store_report
 
-router = APIRouter(prefix="/v1/host", tags=["for hosts"])
+router = APIRouter(prefix="/v1/host", tags=["for hosts"], route_class=GatedRoute)
 
 
 @router.post("/report")
 async def report(body: HostReport, host: EnrolledHost, parts: PartsOf) -> ReportAnswer:
     """Take a host's report and wake the VMs that it gives a reason to look at (H-S11)."""
-    taken = await store_report(parts.pool, host.id, body)
-    parts.poke_all((poke.vm_id, poke.pass_type) for poke in taken.pokes)
+    taken = await store_report(parts.pool, host.id, cleaned(body))
+    for poke in taken.pokes:
+        parts.poke(poke.vm_id, poke.pass_type, host.id)
     return taken.answer
 
 
@@ -33,6 +38,11 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
     sealed = await parts.vms.input_for_host(host.id, vm_id)
     if sealed.digest != digest:
         raise Conflict("the VM's input has another digest by now; look at the row again")
+    try:
+        secrets = open_vm(parts.keys, vm_id, sealed.secrets)
+    except Unreadable as error:
+        # The control plane's fault, not a row that moved on: the host tries again until its key is back.
+        raise Unavailable("the VM's input cannot be opened now; the log of the API says why") from error
     return vm_input(
         vm_id=sealed.vm_id,
         project=sealed.project,
@@ -40,21 +50,34 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
         mac=sealed.mac,
         digest=sealed.digest,
         spec=sealed.spec,
-        secrets=open_vm(parts.keys, vm_id, sealed.secrets),
+        secrets=secrets,
         created_at=sealed.created_at,
     )
 
 
 @router.get("/errands")
 async def errands(
-    host: EnrolledHost, parts: PartsOf, wait_seconds: Annotated[float, Query(ge=0, le=30)] = 20
-) -> Document:
+    request: Request, host: EnrolledHost, parts: PartsOf, wait_seconds: Annotated[float, Query(ge=0, le=30)] = 20
+) -> ErrandList:
     """Hand out what only this host can answer; waits for the first question."""
-    found = await parts.errands.take(host.id, wait_seconds)
-    return {"items": [errand.__dict__ for errand in found]}
+    taking = asyncio.create_task(parts.errands.take(host.id, wait_seconds))
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        found: list[Errand] = taking.result() if taking.done() else []
+    finally:
+        # A worker that hung up takes nothing: the one that comes after it does.
+        taking.cancel()
+        leaving.cancel()
+    return ErrandList(items=found)
 
 
 @router.post("/errands/{errand_id}", status_code=202)
-async def answer(errand_id: VmId, request: Request, host: EnrolledHost, parts: PartsOf) -> Document:
+async def answer(errand_id: VmId, request: Request, host: EnrolledHost, parts: PartsOf) -> Taken:
     """Take the answer to a question, as bytes."""
-    return {"taken": parts.errands.answer(host.id, errand_id, await request.body())}
+    return Taken(taken=parts.errands.answer(host.id, errand_id, await request.body()))
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -5,21 +5,23 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.bodies import NewImageBody
-from api.cursor import Cursor, Limit, page, read_cursor
+from api.cursor import After, Limit, page
+from api.documents import ImageDocument, Page
 from api.gate import Operator, PartsOf, Viewer
 from api.making import new_image
 from api.parts import Parts
-from api.views import Document, image_view
+from api.route import GatedRoute
+from api.views import image_view
 from model.errors import Conflict
 from model.ids import VmId, new_id
 from model.specification import ImageSpec
 from store.image import StoredImage
 
-router = APIRouter(prefix="/v1/images", tags=["images"])
+router = APIRouter(prefix="/v1/images", tags=["images"], route_class=GatedRoute)
 
 
 @router.post("", status_code=201)
-async def add(body: NewImageBody, caller: Operator, parts: PartsOf, response: Response) -> Document:
+async def add(body: NewImageBody, caller: Operator, parts: PartsOf, response: Response) -> ImageDocument:
     """Name an image. The same content again is fine; other content under the name is 409."""
     image_id = new_id()
     project, name, spec, secrets = new_image(parts.keys, caller, body, image_id)
@@ -30,20 +32,20 @@ async def add(body: NewImageBody, caller: Operator, parts: PartsOf, response: Re
     except Conflict:
         stored = await _same(parts, project, name, spec)
         response.status_code = 200
-    return image_view(stored)
+    return image_view(stored, project=caller.project)
 
 
 @router.get("")
-async def list_images(caller: Viewer, parts: PartsOf, limit: Limit = 50, cursor: Cursor = None) -> Document:
+async def list_images(caller: Viewer, parts: PartsOf, after: After, limit: Limit = 50) -> Page[ImageDocument]:
     """List the images that the caller may use."""
-    found = await parts.images.list(caller.project, limit=limit + 1, after=read_cursor(cursor))
-    return page(found, [image_view(image) for image in found], limit)
+    found = await parts.images.list(caller.project, limit=limit + 1, after=after)
+    return page(found, limit, lambda image: image_view(image, project=caller.project))
 
 
 @router.get("/{image_id}")
-async def get(image_id: VmId, caller: Viewer, parts: PartsOf) -> Document:
+async def get(image_id: VmId, caller: Viewer, parts: PartsOf) -> ImageDocument:
     """Show an image."""
-    return image_view(await parts.images.get(caller.project, image_id))
+    return image_view(await parts.images.get(caller.project, image_id), project=caller.project)
 
 
 async def _same(parts: Parts, project: str, name: str, spec: ImageSpec) -> StoredImage:

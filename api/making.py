@@ -10,10 +10,11 @@ from pydantic import SecretStr
 from api.bodies import FileBody, ImageBody, NewImageBody, NewVmBody
 from api.gate import DEFAULT_PROJECT, Caller
 from api.parts import Parts
-from model.errors import Forbidden, Invalid, NotFound
+from model.errors import FieldError, Forbidden, Invalid, NotFound, Unavailable
 from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
 from runtime.keys import MasterKeys
 from store.image import PUBLIC
+from store.vm import StoredVm
 
 _IMAGES = "images.secrets/"
 _VMS = "vms.secrets/"
@@ -26,8 +27,11 @@ class _File(Protocol):
     def sha256(self) -> str: ...
 
 
-async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str) -> NewVm:
-    """Turn a body into what the store makes a row of; raise what keeps it from being one."""
+async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, there: StoredVm | None = None) -> NewVm:
+    """Turn a body into what the store makes a row of; raise what keeps it from being one.
+
+    `there`: the VM that has the id already. It lives where it lives, whatever could be chosen now (L-N4).
+    """
     if body.host is not None and caller.project is not None:
         raise Forbidden("naming a host takes a token that belongs to no project; leave it out")
     project = caller.home
@@ -49,13 +53,13 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str) -> N
     )
     secret = base64.b64encode(user_data).decode() if user_data is not None else None
     secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)
-    host_id = (await parts.hosts.get(body.host)).id if body.host is not None else await parts.hosts.choose()
+    host_id, requested_host = await _place(parts, body.host, there)
     return NewVm(
         vm_id=vm_id,
         project=project,
         name=body.name,
         host_id=host_id,
-        requested_host=body.host,
+        requested_host=requested_host,
         power_state=body.power_state,
         labels=body.labels,
         spec=spec,
@@ -67,7 +71,7 @@ def new_image(keys: MasterKeys, caller: Caller, body: NewImageBody, image_id: st
     """Turn a body into an image's project, name, specification and sealed secrets."""
     name = body.name.removeprefix(f"{PUBLIC}/")
     if "/" in name:
-        raise Invalid("name: of a name with a folder only 'public/…' is known; leave the folder out")
+        raise _invalid("name", "of a name with a folder only 'public/…' is known; leave the folder out")
     if name != body.name and caller.project is not None:
         raise Forbidden("public images take a token that belongs to no project")
     project = caller.project or PUBLIC
@@ -101,6 +105,26 @@ def open_vm(keys: MasterKeys, vm_id: str, sealed: bytes) -> Secrets:
     return Secrets.from_bytes(keys.open_at_rest(sealed, _VMS + vm_id))
 
 
+async def _place(parts: Parts, wanted: str | None, there: StoredVm | None) -> tuple[str, str | None]:
+    """Return the host that a VM goes to, and the id of the one that was named, by id or name."""
+    if wanted is None:
+        return (await parts.hosts.choose() if there is None else there.host_id), None
+    try:
+        host = await parts.hosts.get(wanted)
+    except NotFound:
+        raise _invalid("host", f"there is no host {wanted}; `hostler host ls` lists those that are there") from None
+    # One that has not reported yet is waited for; one that fell silent gets nothing new (H-P1).
+    if there is None and host.silent and host.last_report_at is not None:
+        raise Unavailable(
+            f"the host {host.name} is silent since {host.last_report_at:%Y-%m-%dT%H:%M:%SZ}; choose another one"
+        )
+    return host.id, host.id
+
+
+def _invalid(field: str, text: str) -> Invalid:
+    return Invalid(f"{field}: {text}", errors=(FieldError(f"/{field}", text),))
+
+
 async def _image_of(
     parts: Parts, caller: Caller, given: str | ImageBody
 ) -> tuple[ImageSpec, dict[FileRole, SecretStr]]:
@@ -111,7 +135,7 @@ async def _image_of(
     try:
         stored = await parts.images.find(caller.project or DEFAULT_PROJECT, given)
     except NotFound:
-        raise Invalid(f"image: there is no image {given}; `hostler image ls` lists those that are there") from None
+        raise _invalid("image", f"there is no image {given}; `hostler image ls` lists those that are there") from None
     opened = Secrets.from_bytes(parts.keys.open_at_rest(stored.secrets, _IMAGES + stored.id))
     return stored.spec.model_copy(update={"reference": given}), opened.urls
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
+from urllib.parse import quote
 
 from fastapi import Request
 from temporalio.client import Client
 
 from api.errands import Errands
+from api.progress import Progress
 from model.errors import Unavailable
 from model.passes import PassType
 from runtime.keys import MasterKeys
@@ -40,8 +41,10 @@ class Parts:
     client: Client | None = None
     search_attributes: bool = False
     ui_url: str | None = None
+    namespace: str = "default"
     tombstone_grace: timedelta = timedelta(hours=24)
     errands: Errands = field(default_factory=Errands)
+    progress: Progress = field(default_factory=Progress)
     _poking: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def __post_init__(self) -> None:
@@ -60,10 +63,11 @@ class Parts:
         self._poking.add(task)
         task.add_done_callback(self._poking.discard)
 
-    def poke_all(self, pokes: Iterable[tuple[str, PassType]]) -> None:
-        """Wake several VMs."""
-        for vm_id, pass_type in pokes:
-            self.poke(vm_id, pass_type)
+    def runs_url(self, project: str | None) -> str | None:
+        """Return where the Temporal UI shows runs; a project sees no link to it (S-32)."""
+        if self.ui_url is None or project is not None:
+            return None
+        return f"{self.ui_url.rstrip('/')}/namespaces/{quote(self.namespace, safe='')}/workflows"
 
     async def _poke(self, client: Client, vm_id: str, pass_type: PassType, host_id: str | None) -> None:
         try:

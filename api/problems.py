@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -14,53 +13,74 @@ from starlette.exceptions import HTTPException
 from model.errors import FieldError, HostlerError, Invalid, Malformed, NotFound
 from model.text import clean_text
 
-_log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 LONGEST_ERRORS = 50
+_TEXT_LIMIT = 1024
+_PYDANTIC = "Value error, "
 
 
-def problem(error: HostlerError) -> JSONResponse:
+def problem(error: HostlerError, status: int | None = None) -> JSONResponse:
     """Turn an error of ours into its document. Foreign text in it was cleaned where it came in."""
     name = type(error).__name__
     kind = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
     body: dict[str, Any] = {
         "type": f"urn:hostler:problem:{kind}",
         "title": error.title,
-        "status": error.status,
+        "status": status or error.status,
         "detail": clean_text(error.detail),
         "retryable": error.retryable,
     }
     if error.errors:
-        body["errors"] = [{"pointer": e.pointer, "detail": clean_text(e.detail)} for e in error.errors[:LONGEST_ERRORS]]
-    headers = {"Cache-Control": "no-store"}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body, status_code=error.status, media_type=MEDIA_TYPE, headers=headers)
+        body["errors"] = [_shown(each) for each in error.errors[:LONGEST_ERRORS]]
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return JSONResponse(body, status_code=body["status"], media_type=MEDIA_TYPE, headers=headers)
 
 
-def from_validation(errors: Sequence[Any]) -> HostlerError:
-    """Turn pydantic's findings into one refusal: 400 for what cannot be read, 422 for values out of range.
+def _shown(error: FieldError) -> dict[str, str]:
+    """A field of the body by its JSON pointer (RFC 6901); a parameter, written `query:name`, by its name and place."""
+    detail = clean_text(error.detail, _TEXT_LIMIT)
+    if error.pointer in ("",) or error.pointer.startswith("/"):
+        return {"pointer": clean_text(error.pointer, _TEXT_LIMIT), "detail": detail}
+    place, _, name = error.pointer.partition(":")
+    return {"in": place, "parameter": clean_text(name, _TEXT_LIMIT), "detail": detail}
 
-    The input's own values never come back: a body may hold secrets.
+
+def from_validation(errors: Sequence[Any], body: object = None) -> Invalid:
+    """Turn pydantic's findings into one refusal that names every bad field.
+
+    The input's own values never come back: a body may hold secrets (S-33).
     """
-    found: list[FieldError] = []
-    unreadable = False
-    for error in errors:
-        location = [str(part) for part in error["loc"]]
-        unreadable = unreadable or error["type"] in ("json_invalid", "value_error.jsondecode")
-        place, *path = location or ["body"]
-        pointer = "/" + "/".join(p.replace("~", "~0").replace("/", "~1") for p in path) if path else ""
-        text = "unknown field; remove it" if error["type"] == "extra_forbidden" else str(error["msg"])
-        found.append(FieldError(pointer if place == "body" else f"{place}:{'/'.join(path)}", clean_text(text)))
-    where = "; ".join(f"{e.pointer or 'the body'}: {e.detail}" for e in found[:3])
+    found = tuple(_field_error(error, body) for error in errors)
+    where = "; ".join(f"{e.pointer.partition(':')[2] or e.pointer or 'the body'}: {e.detail}" for e in found[:3])
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    if unreadable:
-        return Malformed("the body is not valid JSON; send one JSON object", errors=tuple(found))
-    return Invalid(f"{where}{more}", errors=tuple(found))
+    return Invalid(f"{where}{more}", errors=found)
+
+
+def _field_error(error: Any, body: object) -> FieldError:
+    kind, (place, *path) = error["type"], error["loc"] or ("body",)
+    text = "unknown field; remove it" if kind == "extra_forbidden" else str(error["msg"]).removeprefix(_PYDANTIC)
+    if place != "body":
+        return FieldError(f"{place}:{'/'.join(str(part) for part in path)}", text)
+    return FieldError(_pointer(path, body, missing=kind == "missing"), text)
+
+
+def _pointer(path: Sequence[object], body: object, *, missing: bool) -> str:
+    """Follow the path through what was sent: pydantic's own words for choices and keys of maps are no part of it."""
+    pointer, here = "", body
+    for number, part in enumerate(path):
+        last = number == len(path) - 1
+        if isinstance(here, dict) and part in here:
+            here = cast("dict[object, object]", here)[part]
+        elif isinstance(here, list) and isinstance(part, int) and part < len(cast("list[object]", here)):
+            here = cast("list[object]", here)[part]
+        elif not (missing and last):
+            continue
+        pointer += "/" + str(part).replace("~", "~0").replace("/", "~1")
+    return pointer
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers on `app`."""
+    """Register the handlers on `app`. What nobody expected is the guard's to answer."""
 
     async def ours(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HostlerError)  # noqa: S101
@@ -68,22 +88,18 @@ def install(app: FastAPI) -> None:
 
     async def validation(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        return problem(from_validation(error.errors()))
+        return problem(from_validation(error.errors(), error.body))
 
     async def http(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)  # noqa: S101
         if error.status_code == 404:
             return problem(NotFound("there is nothing at this path; /docs lists what there is"))
-        refused = Malformed("this path does not take this method; /docs lists what it takes")
-        response = problem(refused)
-        response.status_code = error.status_code
+        if error.status_code != 405:
+            return problem(Malformed("the request cannot be read; /docs says what each call takes"))
+        response = problem(Malformed("this path does not take this method; /docs lists what it takes"), 405)
+        response.headers.update(error.headers or {})
         return response
-
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        _log.error("unexpected error", path=request.url.path, error=type(error).__name__, exc_info=error)
-        return problem(HostlerError("something went wrong on our side; the log of the API says what"))
 
     app.add_exception_handler(HostlerError, ours)
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)

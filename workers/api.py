@@ -32,7 +32,9 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     await process.await_server("Postgres", stopping, partial(migrate, url))
     pool = await process.open_store(settings, application="hostler api")
     fleet = await ensure_fleet(pool)
-    parts = Parts(pool=pool, keys=keys, fleet_id=fleet.id, ui_url=settings.temporal_ui_url)
+    parts = Parts(
+        pool=pool, keys=keys, fleet_id=fleet.id, ui_url=settings.temporal_ui_url, namespace=settings.temporal_namespace
+    )
     tasks = [
         asyncio.create_task(_connect(settings, parts, stopping)),
         asyncio.create_task(_say_that_we_hear(parts)),

@@ -1,0 +1,246 @@
+"""What callers get to see, as the OpenAPI document says it. No secret has a field here (S-33)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from api.errands import Errand
+from model.report import Capacity, HypervisorReport
+from model.vm import DiskFormat, Firmware, GuestPoweroff, LastExit, Phase, PowerState
+from store.operation import OperationKind, OperationResult
+
+Item = TypeVar("Item")
+
+
+class Shown(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class FieldProblem(Shown):
+    """One bad field: of the body by its JSON pointer, or a parameter by its place and name."""
+
+    pointer: str | None = None
+    parameter: str | None = None
+    detail: str
+
+
+class Problem(Shown):
+    """An error (RFC 9457). `detail` is the sentence that a person acts on."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retryable: bool
+    errors: list[FieldProblem] | None = None
+
+
+class Page(Shown, Generic[Item]):
+    """A page of a list; `next_cursor` is null on the last one."""
+
+    items: list[Item]
+    next_cursor: str | None
+
+
+class Health(Shown):
+    """How the API is."""
+
+    status: str
+
+
+class OperationDocument(Shown):
+    """What was asked of a VM. `attempts` counts the passes that worked on it; `result` is null while it is open."""
+
+    id: str
+    vm_id: str
+    project: str
+    kind: OperationKind
+    generation: int
+    workflow_id: str
+    run_id: str | None
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    result: OperationResult | None
+    error: str | None
+    link: str | None
+
+
+class LastKnown(Shown):
+    """What was seen last, and when."""
+
+    phase: Phase
+    power_state: PowerState | None
+    seen_at: datetime | None
+
+
+class Addresses(Shown):
+    """The guest's addresses."""
+
+    ip: str | None
+    ip6: str | None = None
+    network_ip: str | None = None
+
+
+class UserData(Shown):
+    """How much user-data there is, and a keyed digest: equal data can be told, nothing be guessed from it."""
+
+    bytes: int
+    digest: str | None
+
+
+class HostName(Shown):
+    """Where a VM lives."""
+
+    id: str
+    name: str
+
+
+class QuarantineDocument(Shown):
+    """Why a VM waits before it is destroyed, since when and until when (L-R7)."""
+
+    kind: str
+    since: datetime
+    destroy_at: datetime
+
+
+class VmDocument(Shown):
+    """A VM's row. What nobody can tell is null; `last_known` says what was seen last."""
+
+    id: str
+    project: str
+    name: str
+    phase: Phase
+    power_state: PowerState | None
+    desired_power_state: PowerState
+    status_detail: str | None
+    last_error: str | None
+    last_exit: LastExit | None
+    last_known: LastKnown
+    addresses: Addresses
+    mac: str
+    ssh_host_key: str | None
+    image: str
+    cpu_millicores: int
+    memory_mib: int
+    disk_gib: int | None
+    ssh_authorized_keys: list[str]
+    user_data: UserData | None
+    hypervisor: str
+    on_guest_poweroff: GuestPoweroff
+    stop_timeout_seconds: int
+    boot_priority: int
+    labels: dict[str, str]
+    metadata: dict[str, str]
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+    observed_generation: int
+    create_attempts: int
+    restart_count: int
+    first_ready_at: datetime | None
+    settled: bool
+    host: HostName | None
+    last_seen_at: datetime | None
+    quarantine: QuarantineDocument | None
+    due_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    operation: OperationDocument | None
+
+
+class OneVmDocument(VmDocument):
+    """A VM with its recent operations, the newest first."""
+
+    operations: list[OperationDocument]
+
+
+class HostDocument(Shown):
+    """A host with what it last reported."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    status: str
+    silent: bool
+    instance_id: str | None
+    boot_id: str | None
+    worker_version: str | None
+    activity_names: list[str]
+    last_report_at: datetime | None
+    state_lost_at: datetime | None
+    rolled_back_at: datetime | None
+    joined_at: datetime
+    vms: int
+    vms_deleted: int
+    capacity: Capacity | None
+    hypervisors: list[HypervisorReport]
+    unmanaged: int | None
+
+
+class EnrolledDocument(Shown):
+    """What a host worker needs to join, shown this once."""
+
+    fleet_id: str
+    host_id: str
+    credential: str
+    sealing_key: str
+    key_version: int
+
+
+class ForeignVm(Shown):
+    """What a host holds although no row places it there."""
+
+    vm_id: str
+    power_state: PowerState | None
+    seen_at: datetime
+    unreadable: str | None
+    placed_on: str | None = None
+
+
+class FileDocument(Shown):
+    """One file of an image. Its URL has no user part and no query; null: a path of the fleet."""
+
+    url: str | None
+    sha256: str
+
+
+class ImageDocument(Shown):
+    """A named image."""
+
+    id: str
+    project: str
+    name: str
+    architecture: str
+    format: DiskFormat | None
+    firmware: Firmware
+    command_line: str | None
+    rootfs: FileDocument
+    kernel: FileDocument | None
+    initrd: FileDocument | None
+    created_at: datetime
+
+
+class ConsoleDocument(Shown):
+    """The end of a console's log, as base64 of what the guest printed."""
+
+    data: str
+
+
+class ErrandList(Shown):
+    """What a host is asked."""
+
+    items: list[Errand]
+
+
+class Taken(Shown):
+    """Whether anybody still waited for an answer."""
+
+    taken: bool

@@ -1,0 +1,41 @@
+"""The OpenAPI document: what FastAPI derives, with how to authenticate and what an error looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from api.documents import Problem
+from api.problems import MEDIA_TYPE
+
+PROBLEM: dict[int | str, dict[str, Any]] = {"default": {"model": Problem, "description": "A problem (RFC 9457)"}}
+_SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "A token: hst_…"},
+    "host": {"type": "http", "scheme": "bearer", "description": "The credential of an enrolled host: hsh_…"},
+}
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` describe itself so."""
+    derived = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(derived())
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """Add to FastAPI's document what it does not know."""
+    document.setdefault("components", {})["securitySchemes"] = _SCHEMES
+    for path, calls in document["paths"].items():
+        for call in calls.values():
+            if path.startswith("/v1/"):
+                call["security"] = [{"host" if path.startswith("/v1/host/") else "token": []}]
+            problem = call["responses"].get("default", {})
+            if "application/json" in problem.get("content", {}):
+                problem["content"] = {MEDIA_TYPE: problem["content"]["application/json"]}
+    return document

@@ -1,0 +1,72 @@
+"""What is asked of a VM apart from its desired state: restart, retry, undelete; and what it left behind to read."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from api.accepting import accepted_view
+from api.cursor import After, Limit, page
+from api.documents import ConsoleDocument, OperationDocument, Page, VmDocument
+from api.gate import Operator, PartsOf, Viewer
+from api.route import GatedRoute
+from api.views import operation_view
+from api.vm import Generation
+from api.waiting import Wait
+from model.errors import Unavailable
+from model.ids import VmId
+
+router = APIRouter(prefix="/v1/vms", tags=["vms"], route_class=GatedRoute)
+CONSOLE_LIMIT = 256 << 10
+
+
+@router.post("/{vm_id}/restart", status_code=202)
+async def restart(
+    vm_id: VmId, caller: Operator, parts: PartsOf, response: Response, generation: Generation, wait: Wait = None
+) -> VmDocument:
+    """Stop and start the guest once."""
+    accepted = await parts.changes.restart(caller.project, vm_id, caller.actor, generation=generation)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.post("/{vm_id}/retry", status_code=202)
+async def retry(vm_id: VmId, caller: Operator, parts: PartsOf, response: Response, wait: Wait = None) -> VmDocument:
+    """Clear count and error, and try again at once."""
+    accepted = await parts.changes.retry(caller.project, vm_id, caller.actor)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.post("/{vm_id}/undelete", status_code=202)
+async def undelete(vm_id: VmId, caller: Operator, parts: PartsOf, response: Response, wait: Wait = None) -> VmDocument:
+    """Bring a VM back from its quarantine; 410 once its destruction has begun."""
+    accepted = await parts.changes.undelete(caller.project, vm_id, caller.actor)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.get("/{vm_id}/operations")
+async def operations(
+    vm_id: VmId, caller: Viewer, parts: PartsOf, after: After, limit: Limit = 50
+) -> Page[OperationDocument]:
+    """List what was asked of a VM, the newest first; also of one that is gone."""
+    found = await parts.operations.list_of(caller.project, vm_id, limit=limit + 1, before=after)
+    if not found and after is None:
+        await parts.vms.get(caller.project, vm_id)
+    runs_url = parts.runs_url(caller.project)
+    return page(found, limit, lambda operation: operation_view(operation, runs_url=runs_url))
+
+
+@router.get("/{vm_id}/console")
+async def console(
+    vm_id: VmId,
+    caller: Operator,
+    parts: PartsOf,
+    limit: Annotated[int, Query(alias="bytes", ge=1, le=CONSOLE_LIMIT, description="How much of its end")] = 64 << 10,
+) -> ConsoleDocument:
+    """Return the end of a VM's console log, as base64 of what the guest printed."""
+    vm = await parts.vms.get(caller.project, vm_id)
+    if vm.host_silent:
+        raise Unavailable("the VM's host is silent, nobody can read its console now; try again when it is back")
+    data = await parts.errands.ask(vm.host_id, "console", vm_id, limit)
+    return ConsoleDocument(data=base64.b64encode(data[-limit:]).decode())

@@ -1,0 +1,179 @@
+"""The real API over real Postgres. HTTP is real too where the guard, sizes or hang-ups matter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from api.app import create_app
+from api.parts import Parts
+from model.credential import new_credential
+from model.ids import new_id
+from runtime.keys import MasterKeys
+from store.audit import Actor
+from store.database import Pool
+from store.fleet import get_fleet
+from store.token import Role, TokenStore
+from tests.fixtures.rows import HOST_ACTIVITIES, add_host
+
+ACTOR = Actor("test")
+SHA = "a" * 64
+IMAGE = {"url": "https://images.test/root.qcow2", "sha256": SHA}
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ1mXj0gWSl7V7sOPBFTyB0FQZ3ZGSLRzLMDCPDNNJ0K me@here"
+Answer = httpx2.Response
+
+
+@dataclass
+class World:
+    """A fleet's API as its callers see it: `call` as whom, what, where."""
+
+    pool: Pool
+    parts: Parts
+    client: httpx2.AsyncClient
+    tokens: dict[tuple[str, str | None], str] = field(default_factory=dict)
+
+    async def token(self, role: Role = "admin", project: str | None = None, *, days: float = 1) -> str:
+        """A token of this role, made once."""
+        if (role, project) not in self.tokens or days != 1:
+            text, credential = new_credential("hst")
+            await TokenStore(self.pool).add(
+                token_id=credential.id,
+                digest=credential.digest,
+                role=role,
+                project=project,
+                lifetime=timedelta(days=days),
+                actor=ACTOR,
+            )
+            self.tokens[role, project] = text
+        return self.tokens[role, project]
+
+    async def call(
+        self, method: str, path: str, *, role: Role | None = None, project: str | None = None, **options: Any
+    ) -> Answer:
+        """Call as `role` of `project` (else with all rights); each answer is judged: an error is a problem document."""
+        role = role or ("operator" if project else "admin")
+        headers = {"authorization": f"Bearer {await self.token(role, project)}", **options.pop("headers", {})}
+        return judged(await self.client.request(method, path, headers=headers, **options))
+
+    async def as_host(self, credential: str, method: str, path: str, **options: Any) -> Answer:
+        headers = {"authorization": f"Bearer {credential}"}
+        return judged(await self.client.request(method, path, headers=headers, **options))
+
+    async def create(self, project: str | None = None, **changed: Any) -> dict[str, Any]:
+        """Make a VM as that project's operator and return its row."""
+        answer = await self.call("POST", "/v1/vms", role="operator", project=project, json=vm_body(**changed))
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def add_host(self, **columns: Any) -> tuple[str, str]:
+        """Insert a host that is ready; return its id and its credential."""
+        text, credential = new_credential("hsh")
+        return await add_host(self.pool, credential_hash=credential.digest, **columns), text
+
+
+def vm_body(**changed: Any) -> dict[str, Any]:
+    return {"name": f"vm-{uuid.uuid4().hex[:12]}", "image": IMAGE, **changed}
+
+
+def judged(answer: Answer) -> Answer:
+    """A-1: what holds for every answer of the API, whatever was sent."""
+    assert answer.status_code < 500 or answer.status_code == 503, (answer.status_code, answer.text)
+    assert answer.headers["cache-control"] == "no-store"
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json", answer.text
+        document = answer.json()
+        assert document["status"] == answer.status_code
+        assert set(document) - {"errors"} == {"type", "title", "status", "detail", "retryable"}
+        assert document["detail"].isprintable()
+        for error in document.get("errors", []):
+            assert error["detail"]
+            assert ("pointer" in error) != ("parameter" in error)
+            assert error.get("pointer", "") == "" or error["pointer"].startswith("/")
+    return answer
+
+
+def report_of(number: int, vms: list[dict[str, Any]] | None = None, **changed: Any) -> dict[str, Any]:
+    """A report as a host worker sends it."""
+    return {
+        "number": number,
+        "instance_id": "i1",
+        "machine_id": "m1",
+        "boot_id": "b1",
+        "worker_version": "dev",
+        "clock": datetime.now(UTC).isoformat(),
+        "whole": True,
+        "activity_names": HOST_ACTIVITIES,
+        "vms": vms or [],
+        **changed,
+    }
+
+
+def vm_report(vm_id: str, *, power_state: str | None = "running", revision: int = 1, **changed: Any) -> dict[str, Any]:
+    observed = {
+        "boot_id": "b1",
+        "power_state": power_state,
+        "revision": revision,
+        "seen_at": datetime.now(UTC).isoformat(),
+        **changed.pop("observed", {}),
+    }
+    return {"vm_id": vm_id, "observed": observed, **changed}
+
+
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+    """Wait on a level with a bound."""
+    async with asyncio.timeout(seconds):
+        while not (found := await condition()):
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def make_world(pool: Pool) -> World:
+    parts = Parts(pool=pool, keys=MasterKeys(b"k" * 32), fleet_id=(await get_fleet(pool)).id)
+    transport = httpx2.ASGITransport(create_app(parts))
+    return World(pool, parts, httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8460", timeout=30))
+
+
+@contextlib.asynccontextmanager
+async def served(parts: Parts) -> AsyncIterator[str]:
+    """Serve on a free port as the API's process does; yields the URL."""
+    config = uvicorn.Config(
+        create_app(parts), host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: asyncio.sleep(0, server.started))
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+async def world(pool: Pool) -> AsyncIterator[World]:
+    """The API with one ready host, called without a socket."""
+    world = await make_world(pool)
+    await add_host(pool, name="h1")
+    async with world.client:
+        yield world
+        await world.parts.drain()
+
+
+@pytest.fixture
+async def url(world: World) -> AsyncIterator[str]:
+    """The same API on a port of loopback."""
+    async with served(world.parts) as url:
+        yield url
+
+
+def fresh_id() -> str:
+    return new_id()
