@@ -14,7 +14,6 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from cli.document import Document, things
 from cli.failures import Unsuccessful
 from cli.output import cell, console, say
-from model.text import clean_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -144,8 +143,7 @@ def _judge(module: str, code: int, last: Document, said: list[str]) -> Document:
     if code == 0 and last.get("event") != "error":
         return last
     if last.get("event") == "error":
-        hints = "".join(f"\n  {clean_text(str(hint))}" for hint in things(last, "hints"))
-        raise Unsuccessful(f"{last.get('detail')}{hints}")
+        raise Unsuccessful(str(last.get("detail")), hints=tuple(map(str, things(last, "hints"))))
     for line in said:
         say(f"  | {line}")
     raise Unsuccessful(f"{module} ended with {code} and said nothing that can be shown")

@@ -52,7 +52,11 @@ class Usage(Invalid):
 
 
 class Unsuccessful(Failed):
-    """The work ended, and not as it was wanted."""
+    """The work ended, and not as it was wanted; `hints` are lines that say what is missing."""
+
+    def __init__(self, detail: str, *, hints: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.hints = hints
 
 
 class Left(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Parameter
@@ -116,13 +115,10 @@ def say_lines(text: str) -> None:
 
 
 def find_version() -> str:
-    """Return the installed version."""
-    try:
-        return version("hostler")
-    except PackageNotFoundError:
-        from model.versions import VERSION
+    """Return this release's version."""
+    from model.versions import VERSION
 
-        return VERSION
+    return VERSION
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from cli.document import Document
-from cli.failures import Problem
+from cli.failures import Problem, Unsuccessful
 from model.errors import HostlerError
 from model.text import clean_text
 
@@ -36,12 +36,19 @@ def say(text: str) -> None:
 def say_error(error: HostlerError, *, as_json: bool) -> None:
     """Tell an error: its whole detail, and each bad field; with `--json` the problem document on one line."""
     if as_json:
-        document = error.document if isinstance(error, Problem) else {"title": error.title, "detail": error.detail}
+        document = error.document if isinstance(error, Problem) else _describe(error)
         sys.stderr.write(json.dumps(document) + "\n")
         return
     say(f"error: {error.detail}")
     for each in error.errors:
         say(f"  {each.pointer or 'the body'}: {each.detail}")
+    for hint in error.hints if isinstance(error, Unsuccessful) else ():
+        say(f"  {hint}")
+
+
+def _describe(error: HostlerError) -> Document:
+    hints = {"hints": list(error.hints)} if isinstance(error, Unsuccessful) and error.hints else {}
+    return {"title": error.title, "detail": error.detail, **hints}
 
 
 def console(*, error: bool = False) -> Console:

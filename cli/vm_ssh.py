@@ -52,12 +52,13 @@ def ssh(
     with Api() as api:
         vm = api.get(f"/v1/vms/{api.find_vm_id(name)}")
         place = api.place
+    key = choose_identity(identity, place)
     address = read_address(vm)
     known = write_known_hosts(vm, place)
     netns = guest_namespace(place)
     if netns is None and vm.get("phase") == "ready":
         await_port(address, WAIT_SECONDS if limit is None else limit.total_seconds())
-    words = ssh_command(vm, address, known, user=user, identity=choose_identity(identity, place), command=command)
+    words = ssh_command(vm, address, known, user=user, identity=key, command=command)
     become([program, *words], netns)
 
 
@@ -86,10 +87,15 @@ def ssh_command(
 
 def alias(vm: Document) -> str:
     """Return the name that known_hosts has for a VM: its id, so that no address or name is ever confused."""
-    vm_id = str(vm["id"])
+    return f"hostler-{read_id(vm)}"
+
+
+def read_id(vm: Document) -> str:
+    """Return a row's id, fit for a file's name (S-20)."""
+    vm_id = str(vm.get("id"))
     if not re.fullmatch(r"[a-z0-9-]{1,63}", vm_id, re.ASCII):
         raise Unsuccessful("the API's answer holds no VM id")
-    return f"hostler-{vm_id}"
+    return vm_id
 
 
 def read_address(vm: Document) -> str:
@@ -107,8 +113,8 @@ def write_known_hosts(vm: Document, place: Place) -> Path:
     if found is None:
         raise Unsuccessful(f"{vm.get('name')} has no host key yet (phase {vm.get('phase')}): nothing to check it by")
     folder = known_hosts_folder(place)
-    path = folder / str(vm["id"])
-    new = folder / f".{vm['id']}.{os.getpid()}"
+    path = folder / read_id(vm)
+    new = folder / f".{path.name}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         new.unlink(missing_ok=True)

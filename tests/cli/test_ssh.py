@@ -1,0 +1,187 @@
+"""Logging in: which ssh command is run, and what it is told to trust."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import vm_ssh
+from cli.failures import Unsuccessful
+from cli.place import Place
+from cli.vm_ssh import answers, await_port, mark_command, quote_path, ssh_command
+from tests.cli.conftest import Runner
+from tests.cli.fleet import HOST_KEY, VM_ID, Fleet, vm
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `ssh` that writes down what it was called with, and ends with 7."""
+    record = tmp_path / "record"
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "ssh"
+    program.write_text(f'#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > {record}\nexit 7\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return record
+
+
+def run_ssh(command: list[str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, "vm", "ssh", *words], capture_output=True, text=True, timeout=60)
+
+
+def test_the_host_key_of_the_row_is_the_only_one_that_counts(
+    fleet: Fleet, command: list[str], home: Path, fake_ssh: Path
+) -> None:
+    """The row's key, under an alias of the VM's id, in a file of its own; nothing is trusted on first use."""
+    (home / "ssh").mkdir()
+    (home / "ssh" / "id_ed25519").write_text("key")
+    fleet.states = [vm(phase="creating")]
+    found = run_ssh(command, "web-1", "--user", "admin", "ls", "-l", "--json", "a b")
+    assert found.returncode == 7, found.stderr
+    words = fake_ssh.read_text().split("\0")[:-1]
+    known = home / "ssh" / "known_hosts" / VM_ID
+    assert known.read_text() == f"hostler-{VM_ID} {HOST_KEY}\n"
+    assert (known.stat().st_mode & 0o777, known.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    options = {words[at + 1] for at, word in enumerate(words) if word == "-o"}
+    assert options >= {
+        f"HostKeyAlias=hostler-{VM_ID}",
+        f'UserKnownHostsFile="{known}"',
+        "GlobalKnownHostsFile=/dev/null",
+        "StrictHostKeyChecking=yes",
+        "IdentitiesOnly=yes",
+    }
+    assert words[words.index("-i") + 1] == str(home / "ssh" / "id_ed25519")
+    assert words[words.index("-l") :] == ["-l", "admin", "127.0.0.1", "--", "ls", "-l", "--json", "a b"]
+    assert list(known.parent.iterdir()) == [known]
+
+
+def test_real_ssh_understands_the_options(tmp_path: Path) -> None:
+    """OpenSSH itself reads the command line and says what it makes of it."""
+    known = tmp_path / "a folder with %d" / "known"
+    words = ssh_command(vm(), "192.0.2.1", known, user="root", identity=tmp_path / "id")
+    found = subprocess.run(["ssh", "-F", "/dev/null", "-G", *words], capture_output=True, text=True, check=True)
+    settings = dict(line.split(" ", 1) for line in found.stdout.splitlines() if " " in line)
+    assert settings["hostkeyalias"] == f"hostler-{VM_ID}"
+    assert settings["userknownhostsfile"].strip('"') in (str(known), str(known).replace("%", "%%"))
+    assert settings["stricthostkeychecking"] in ("true", "yes")
+    assert (settings["user"], settings["hostname"]) == ("root", "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"addresses": {"ip": "-oProxyCommand=touch /tmp/x"}}, "no address"),
+        ({"addresses": {"ip": None}}, "no address"),
+        ({"addresses": "x"}, "no address"),
+        ({"ssh_host_key": None}, "no host key"),
+        ({"ssh_host_key": HOST_KEY + "\n* " + HOST_KEY}, "no host key"),
+        ({"ssh_host_key": "ssh-rsa AAAA"}, "no host key"),
+        ({"ssh_host_key": "* " + HOST_KEY}, "no host key"),
+        ({"id": "../../x"}, "no VM id"),
+    ],
+)
+def test_a_row_that_is_odd_reaches_no_ssh(
+    fleet: Fleet, hostler: Runner, fake_ssh: Path, changes: dict[str, object], words: str, home: Path
+) -> None:
+    fleet.listed = [vm()]
+    fleet.states = [vm(phase="creating", **changes)]
+    found = hostler("vm", "ssh", "web-1")
+    assert found.code == 1
+    assert words in found.err
+    assert not fake_ssh.exists()
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_a_user_that_is_an_option_is_refused(fleet: Fleet, hostler: Runner, fake_ssh: Path) -> None:
+    assert hostler("vm", "ssh", "web-1", "--user=-oProxyCommand=x").code == 2
+    assert hostler("vm", "ssh", "web-1", "--identity", "/nonexistent").code == 2
+    assert not fake_ssh.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "marked"),
+    [
+        (["web"], ["web"]),
+        (["web", "ls", "-l"], ["web", "--", "ls", "-l"]),
+        (["web", "--identity", "f", "ls", "--help"], ["web", "--identity", "f", "--", "ls", "--help"]),
+        (["--user", "u", "web", "sh", "-c", "x"], ["--user", "u", "web", "--", "sh", "-c", "x"]),
+        (["--user=u", "web", "ls"], ["--user=u", "web", "--", "ls"]),
+        (["web", "--", "ls", "--user"], ["web", "--", "ls", "--user"]),
+        (["--help"], ["--help"]),
+        (["web", "--help"], ["web", "--help"]),
+        (["web", "-i"], ["web", "-i"]),
+        ([], []),
+    ],
+)
+def test_the_commands_options_stay_its_own(given: list[str], marked: list[str]) -> None:
+    assert mark_command(given) == marked
+
+
+@pytest.mark.parametrize("text", ['/a"b', "/a$b", "/a\nb", "/a\\b"])
+def test_a_path_that_ssh_would_read_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(Unsuccessful):
+        quote_path(Path(text))
+
+
+def test_another_users_installation_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may read a state directory but not write there keeps known hosts in a folder of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = vm_ssh.known_hosts_folder(Place("http://x", None, tmp_path / "missing"))
+    assert folder == tmp_path / "state" / "hostler" / "known_hosts"
+
+
+def test_guests_in_a_namespace_are_reached_through_it(
+    fleet: Fleet, hostler: Runner, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "settings.json").write_text(json.dumps({"netns": "guests-1"}))
+    became: list[list[str]] = []
+
+    def execv(_path: str, words: list[str]) -> None:
+        became.append(words)
+
+    monkeypatch.setattr(os, "execv", execv)
+    assert hostler("vm", "ssh", "web-1").code == 0
+    assert became[0][1:4] == ["netns", "exec", "guests-1"]
+    assert became[0][4].endswith("/ssh")
+
+
+@pytest.fixture
+def greeter(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A listener on a free port that takes port 22's part; the test decides what it says."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        connect = socket.create_connection
+
+        def elsewhere(address: tuple[str, int], timeout: float) -> socket.socket:
+            assert address[1] == 22
+            return connect((address[0], port), timeout=timeout)
+
+        monkeypatch.setattr(socket, "create_connection", elsewhere)
+        yield listener
+
+
+def test_waits_for_the_banner(greeter: socket.socket) -> None:
+    def greet() -> None:
+        for banner in (b"", b"HTTP", b"SSH-2.0-test\r\n"):
+            connection, _ = greeter.accept()
+            connection.sendall(banner)
+            connection.close()
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    assert await_port("127.0.0.1", 10)
+    thread.join()
+
+
+def test_the_wait_is_bounded(greeter: socket.socket) -> None:
+    """A server that takes connections and says nothing holds nobody up for long."""
+    assert not answers("127.0.0.1", 0.05)
+    assert not await_port("127.0.0.1", 0.1)
