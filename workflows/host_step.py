@@ -72,13 +72,11 @@ class HostSteps:
             raise StepEnded(Failure(FailureKind.NOT_PICKED_UP, "the host does not report"))
         self.step_number += 1
         queue = bulk_queue if bulk else host_queue
-        handle: workflow.ActivityHandle[View] = workflow.start_activity_method(
-            cast("Any", method),
-            self._order(state.instance_id),
-            task_queue=queue(state.host_id, state.instance_id),
-            summary=summary,
-            **policy,
-        )
+        config = policy.copy()
+        config["task_queue"] = queue(state.host_id, state.instance_id)
+        config["summary"] = summary
+        order = self._order(state.instance_id)
+        handle: workflow.ActivityHandle[View] = workflow.start_activity_method(cast("Any", method), order, **config)
         await self._await_or_supersede(handle)
         try:
             self.view = await handle

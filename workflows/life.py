@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 
 from temporalio import workflow
@@ -44,11 +44,11 @@ _PHASE = SearchAttributeKey.for_keyword(SEARCH_PHASE)
 
 
 class PassEnd(Lenient):
-    """How a pass ended. `until`: this run waits for that time before it looks again."""
+    """How a pass ended. `wait`: this run waits as long before it looks again, as a quarantine does."""
 
     result: PassResult
     pass_number: int | None = None
-    until: datetime | None = None
+    wait: timedelta | None = None
 
 
 class _StoreAway(Exception):
@@ -233,7 +233,7 @@ class Pass(HostSteps):
                 return
         self._show(outcome.phase if outcome else self.row.status.phase, f"{step.words}: {step.reason}")
         if step.kind is StepKind.WAIT and step.until is not None:
-            left = step.until - workflow.now()
+            left = step.until - self.row.now
             creating = self.type == "CreateVm" and self.row.status.retry_at is not None
             if left <= policies.INSIDE_WAIT_LIMIT and not creating:
                 await self.wait_inside(left, "pause: " + step.reason)
@@ -252,8 +252,10 @@ class Pass(HostSteps):
         )
         finished = await self.store(PassActivities.finish_pass, finish)
         if finished.ended:
-            until = due_at if step is not None and step.kind is StepKind.GRACE else None
-            self._end = PassEnd(result=result, pass_number=self.pass_number, until=until)
+            # By Postgres' clock, which fixed the deadline; Temporal's may differ.
+            until = step.until if step is not None and step.kind is StepKind.GRACE else None
+            wait = until - self.row.now if until is not None else None
+            self._end = PassEnd(result=result, pass_number=self.pass_number, wait=wait)
         elif finished.row is not None:
             # A turn or a change came: a new attempt counts anew, so it needs a pass number of its own.
             await self._claim()

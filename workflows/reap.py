@@ -23,9 +23,9 @@ class ReapVm(Pass):
         """Run until the VM is gone, undeleted, or what is left must wait."""
         while True:
             end = await self.live(start)
-            if end.until is None:
+            if end.wait is None:
                 return end
-            await self.wait_inside(end.until - workflow.now(), "quarantine: until destroy_at")
+            await self.wait_inside(end.wait, "quarantine: until destroy_at")
 
     async def quarantine(self) -> None:
         """Write the stop intent and the moment, then stop the guest; its disk and address stay (L-R2)."""
