@@ -29,7 +29,7 @@ def processes(world) -> list[int]:
     return [found.pid for found in find_processes_of(world.names.users, world.boot_id)]
 
 
-async def inventory(world) -> dict[str, object]:
+async def inventory(world, vm_id: str = "vm1") -> dict[str, object]:
     network = await world.host.parts.network.inventory()
     folder = world.home / "machines"
     return {
@@ -37,7 +37,9 @@ async def inventory(world) -> dict[str, object]:
         "taps": len(network.taps),
         "reservations": len(network.reservations),
         "files": sorted(
-            str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "console" not in p.name
+            str(p.relative_to(folder)).replace(f"{vm_id}/", "vm1/")
+            for p in folder.rglob("*")
+            if p.is_file() and "console" not in p.name
         ),
     }
 
