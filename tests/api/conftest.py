@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 import uvicorn
@@ -20,9 +21,10 @@ from model.credential import new_credential
 from model.ids import new_id
 from runtime.keys import MasterKeys
 from store.audit import Actor
-from store.database import Pool
+from store.database import Pool, open_pool
 from store.fleet import get_fleet
 from store.token import Role, TokenStore
+from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.rows import HOST_ACTIVITIES, add_host
 
 ACTOR = Actor("test")
@@ -65,7 +67,7 @@ class World:
         return judged(await self.client.request(method, path, headers=headers, **options))
 
     async def as_host(self, credential: str, method: str, path: str, **options: Any) -> Answer:
-        headers = {"authorization": f"Bearer {credential}"}
+        headers = {"authorization": f"Bearer {credential}", **options.pop("headers", {})}
         return judged(await self.client.request(method, path, headers=headers, **options))
 
     async def create(self, project: str | None = None, **changed: Any) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def vm_report(vm_id: str, *, power_state: str | None = "running", revision: int 
 async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
     """Wait on a level with a bound."""
     async with asyncio.timeout(seconds):
-        while not (found := await condition()):
+        while not (found := await condition()):  # noqa: ASYNC110 - a level in another process
             await asyncio.sleep(0.02)
     return found
 
@@ -177,3 +179,38 @@ async def url(world: World) -> AsyncIterator[str]:
 
 def fresh_id() -> str:
     return new_id()
+
+
+@pytest.fixture
+def call_often(postgres_server: PostgresServer) -> Iterator[Callable[[str, str, bytes], Answer]]:
+    """Call again and again without a running loop, as hypothesis needs it: one API with a host and the VM `there`."""
+    name = f"t_{uuid.uuid4().hex}"
+    with asyncio.Runner() as runner:
+        runner.run(run_sql(postgres_server.url, f'create database "{name}" template "{postgres_server.template}"'))
+        pool = runner.run(open_pool(postgres_server.url_of(name)))
+        world = runner.run(make_world(pool))
+        _, host = runner.run(world.add_host(name="h1", instance_id=None))
+        runner.run(world.call("PUT", "/v1/vms/there", json=vm_body(host="h1")))
+
+        def call(method: str, path: str, content: bytes) -> Answer:
+            json_type = {"content-type": "application/json"}
+            if path.startswith("/v1/host/"):
+                return runner.run(world.as_host(host, method, path, content=content, headers=json_type))
+            return runner.run(world.call(method, path, content=content, headers=json_type))
+
+        yield call
+        # What was stored can be read again (I9).
+        for path in ("/v1/vms/there", "/v1/vms?limit=500", "/v1/images?limit=500", "/v1/hosts?limit=500"):
+            assert runner.run(world.call("GET", path)).status_code == 200, path
+        assert runner.run(world.call("GET", "/v1/hosts/h1/foreign")).status_code == 200
+        runner.run(world.client.aclose())
+        runner.run(pool.close())
+        runner.run(run_sql(postgres_server.url, f'drop database "{name}" with (force)'))
+
+
+async def run_sql(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
