@@ -1,0 +1,110 @@
+"""The host worker as a process: it starts, reports, refuses a second one, and ends, with nobody else there (H-E3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from drivers.names import HostNames
+from drivers.network import Network
+from model.report import HostReport, ReportAnswer
+
+PROJECT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the host worker runs as root")
+
+
+class Ears:
+    """The API, as far as a host without VMs needs it."""
+
+    def __init__(self) -> None:
+        self.reports: list[HostReport] = []
+        self.heard = threading.Event()
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                report = HostReport.model_validate_json(self.rfile.read(int(self.headers["content-length"])))
+                owner.reports.append(report)
+                self.send_response(200)
+                self.end_headers()
+                answer = ReportAnswer(acknowledged=report.number, want_whole=False, epoch=3)
+                self.wfile.write(answer.model_dump_json().encode())
+                owner.heard.set()
+
+            def log_message(self, format, *args) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def ears():
+    ears = Ears()
+    thread = threading.Thread(target=ears.server.serve_forever, daemon=True)
+    thread.start()
+    yield ears
+    ears.server.shutdown()
+    ears.server.server_close()
+    thread.join()
+
+
+async def start(home: Path, netns: str, cgroup: str) -> asyncio.subprocess.Process:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(PROJECT),
+        "HOSTLER_HOME": str(home),
+        "HOSTLER_HOST_NETNS": netns,
+        "HOSTLER_HOST_CGROUP": cgroup,
+        "HOSTLER_HOST_UID_BASE": "990000",
+        "HOSTLER_HOST_UID_COUNT": "10",
+    }
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "workers.host", cwd="/", env=environment, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, ears) -> None:
+    """H-E3, H-E5, H-S6: Temporal is away, and the host goes on telling what it sees."""
+    host = tmp_path / "host"
+    host.mkdir(mode=0o700)
+    words = {
+        "fleet_id": "f1",
+        "host_id": "h1",
+        "credential": "secret",
+        "sealing_key": "A" * 43 + "=",
+        "key_version": 1,
+        "api_url": f"http://127.0.0.1:{ears.server.server_port}",
+        "temporal_address": "127.0.0.1:1",
+        "namespace": "default",
+    }
+    (host / "credentials.json").write_text(json.dumps(words))
+    cgroup = f"hst-{secrets.token_hex(4)}"
+    worker = await start(tmp_path, netns, cgroup)
+    try:
+        assert await asyncio.to_thread(ears.heard.wait, 60)
+        report = ears.reports[0]
+        assert report.whole
+        assert report.vms == ()
+        assert "ensure_booted" in report.activity_names
+        assert "ensure_root_disk" in report.activity_names
+        assert len(report.activity_names) == 20
+        assert report.capacity.memory_mib_total
+        second = await start(tmp_path, netns, cgroup)
+        _, said = await second.communicate()
+        assert second.returncode == 1
+        assert f"process {worker.pid}" in said.decode()
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(worker.communicate(), 40)
+        await Network(HostNames(netns=netns), host / "dnsmasq").stop_dhcp()
+    assert worker.returncode == 0, said.decode()
+    assert b"Traceback" not in said
+    assert json.loads((host / "host.json").read_text())["epoch"] == 3
