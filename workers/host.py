@@ -34,6 +34,7 @@ from runtime.seal import Seal
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import connect, host_worker_options
 from workers.host_api import Credentials, HostApi, read_credentials
+from workers.host_errands import run_errands
 from workers.host_parts import build_host
 from workers.host_report import Reporter, Reports
 
@@ -114,7 +115,7 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
             frame=reports.frame,
             on_answer=reports.take,
         )
-        background = [reporter.run(), host.watch.run()]
+        background = [reporter.run(), host.watch.run(), run_errands(api, host.parts.paths)]
         await _until_stopped(keep_working(settings, host, credentials, stopping), background)
         await host.parts.images.close()
     lock.release()

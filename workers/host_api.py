@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 import httpx2
 import pydantic
 
-from model.base import Frozen
+from model.base import Frozen, Lenient
 from model.errors import HostlerError, NotFound, StepFailed, Superseded, Unavailable, Unreadable
 from model.report import HostReport, ReportAnswer
 from model.vm import VmInput
@@ -37,6 +37,21 @@ class Credentials(Frozen):
     def sealing_key_bytes(self) -> bytes:
         """Return the key itself."""
         return base64.b64decode(self.sealing_key.get_secret_value(), validate=True)
+
+
+class Errand(Lenient):
+    """A question that only this host can answer, such as the end of a VM's console log."""
+
+    id: str
+    kind: str
+    vm_id: str
+    limit_bytes: int
+
+
+class Errands(Lenient):
+    """The questions that are open now."""
+
+    items: tuple[Errand, ...]
 
 
 def read_credentials(path: Path) -> Credentials:
@@ -92,10 +107,24 @@ class HostApi:
             raise Superseded("the VM's input is another than the order's: the row must be read again")
         return found
 
-    async def _call(self, method: str, path: str, body: str | None) -> bytes:
-        headers = {"content-type": "application/json"} if body is not None else {}
+    async def take_errands(self, wait_seconds: float) -> tuple[Errand, ...]:
+        """Ask for the questions that only this host can answer; waits for the first one."""
+        path = f"/v1/host/errands?wait_seconds={wait_seconds}"
+        response = await self._call("GET", path, None, timeout_seconds=wait_seconds + TIMEOUT_SECONDS)
+        return _read(response, Errands).items
+
+    async def answer_errand(self, errand_id: str, content: bytes) -> None:
+        """Answer one question."""
+        await self._call("POST", f"/v1/host/errands/{errand_id}", content)
+
+    async def _call(
+        self, method: str, path: str, body: str | bytes | None, *, timeout_seconds: float | None = None
+    ) -> bytes:
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        headers = {"content-type": kind} if body is not None else {}
+        timeout = httpx2.USE_CLIENT_DEFAULT if timeout_seconds is None else timeout_seconds
         try:
-            async with self._client.stream(method, path, content=body, headers=headers) as response:
+            async with self._client.stream(method, path, content=body, headers=headers, timeout=timeout) as response:
                 data = b""
                 async for chunk in response.aiter_bytes():
                     data += chunk
@@ -103,7 +132,7 @@ class HostApi:
                         raise StepFailed(f"the API's answer is over {INPUT_LIMIT_BYTES} bytes")
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise Unavailable("the API does not answer this host: its step waits for it") from error
-        if response.status_code != 200:
+        if response.status_code not in (200, 202):
             raise _error(response.status_code)
         return data
 
