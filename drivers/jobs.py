@@ -41,6 +41,8 @@ class Job:
         self.fence = fence
         self.own_initiative = own_initiative
         self.is_locked = False
+        self.leaves_nothing = False
+        """Set under the lock once nothing is left of the VM: the lock's file goes, too."""
         self._jobs = jobs
         self._task = asyncio.current_task()
         self._threads: set[Future[Any]] = set()
@@ -60,7 +62,7 @@ class Job:
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
         """Hold the VM's lock; raise Busy when an earlier step does not end within 5 s."""
-        async with self._jobs.lock(self.vm_id):
+        async with self._jobs.lock(self):
             self.guard()
             token = OWNER.set(self)
             self.is_locked = True
@@ -159,8 +161,9 @@ class Jobs:
                 del self._orders[job.vm_id]
 
     @contextlib.asynccontextmanager
-    async def lock(self, vm_id: str) -> AsyncGenerator[None]:
-        """Hold a VM's lock, in this process and by flock; raise Busy after 5 s."""
+    async def lock(self, job: Job) -> AsyncGenerator[None]:
+        """Hold the lock of a job's VM, in this process and by flock; raise Busy after 5 s."""
+        vm_id = job.vm_id
         holder = self._holders.setdefault(check_label(vm_id), asyncio.Lock())
         deadline = time.monotonic() + BUSY_SECONDS
         try:
@@ -173,24 +176,40 @@ class Jobs:
             try:
                 yield
             finally:
+                if job.leaves_nothing:
+                    with contextlib.suppress(OSError):
+                        self._path(vm_id).unlink()
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)
         finally:
             self.ended[vm_id] = self.ended.get(vm_id, 0) + 1
             holder.release()
 
+    def _path(self, vm_id: str) -> Path:
+        return self._folder / f"{vm_id}.lock"
+
     async def _flock(self, vm_id: str, deadline: float) -> int:
-        path = self._folder / f"{vm_id}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = self._path(vm_id)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                await _lock(descriptor, deadline)
+                # The last operation of a VM removes the file under the lock: what was waited for is no lock then.
+                if os.fstat(descriptor).st_nlink:
                     return descriptor
-                except BlockingIOError as error:
-                    if time.monotonic() > deadline:
-                        raise Busy("an earlier step of this VM has not ended yet") from error
-                await asyncio.sleep(RETRY_SECONDS)
-        except BaseException:
+            except BaseException:
+                os.close(descriptor)
+                raise
             os.close(descriptor)
-            raise
+
+
+async def _lock(descriptor: int, deadline: float) -> None:
+    """Take the flock; raise Busy at the deadline."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise Busy("an earlier step of this VM has not ended yet") from error
+        await asyncio.sleep(RETRY_SECONDS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
+import os
 import subprocess
 import sys
 import threading
@@ -175,3 +178,56 @@ async def test_what_the_host_does_by_itself_yields_to_any_order(jobs) -> None:
         pass
     with pytest.raises(Fenced):
         await task
+
+
+async def test_the_last_operation_takes_the_lock_with_it(jobs, tmp_path) -> None:
+    """L-R5: nothing is left; who waits meanwhile gets a lock that others see (L-G2)."""
+    path = tmp_path / "locks" / "vm1.lock"
+    held = asyncio.Event()
+
+    async def next_one() -> int:
+        async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job:
+            held.set()
+            async with job.locked():
+                return path.stat().st_ino
+
+    async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
+        waiting = asyncio.create_task(next_one())
+        await held.wait()
+        job.leaves_nothing = True
+    await waiting
+    other = os.open(path, os.O_RDWR)
+    async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        job.leaves_nothing = True
+    os.close(other)
+    assert not path.exists()
+
+
+async def test_one_that_waits_for_a_lock_that_is_removed_takes_the_new_one(jobs, tmp_path) -> None:
+    """L-G2: a lock on a file without a name excludes nobody."""
+    path = tmp_path / "locks" / "vm1.lock"
+    path.touch()
+    old = os.open(path, os.O_RDWR)
+    fcntl.flock(old, fcntl.LOCK_EX)
+
+    async def take() -> int:
+        async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
+            return path.stat().st_ino
+
+    waiting = asyncio.create_task(take())
+    async with asyncio.timeout(5):
+        while sum(os.path.samestat(path.stat(), found) for found in open_files()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    path.unlink()
+    os.close(old)
+    assert await waiting == path.stat().st_ino
+
+
+def open_files() -> list[os.stat_result]:
+    found = []
+    for number in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.fstat(int(number.name)))
+    return found
