@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import activity
 
+from activities.progress import report_progress
 from model.record import HostOrder, View
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class VmActivities:
     @activity.defn
     async def ensure_booted(self, order: HostOrder) -> View:
         """Let one process run for the VM, once a boot slot is free."""
-        return await self._host.run(order, self._host.boot)
+        return await self._host.run(order, self._host.boot, report_progress)
 
     @activity.defn
     async def ensure_completed(self, order: HostOrder) -> View:

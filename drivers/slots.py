@@ -57,11 +57,17 @@ class Slots:
         return self._words.format(busy=self.busy, limit=self._limit)
 
     async def take(
-        self, vm_id: str, *, boot_priority: int, created_at: datetime, wait_seconds: float = WAIT_SECONDS
+        self,
+        vm_id: str,
+        say: Callable[[str], None],
+        *,
+        boot_priority: int,
+        created_at: datetime,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> str | None:
         """Take a slot, or have it already: None. After `wait_seconds` without one: the text that says so.
 
-        The place is kept for 3 minutes then, longer where it is `used`.
+        `say` hears that text as soon as there is a wait. The place is kept for 3 minutes then, longer where it is `used`.
         """
         place = self._places.get(vm_id)
         if place is None:
@@ -70,6 +76,8 @@ class Slots:
             self._places[vm_id] = place
         with self._used(place):
             self.advance()
+            if not place.called:
+                say(self.text())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_seconds):
                     await place.turn.wait()

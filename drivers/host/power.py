@@ -18,6 +18,7 @@ from model.process import ProcessRecord
 from model.record import HostOrder
 
 Change = Callable[[StoredStatus], StoredStatus]
+Say = Callable[[str], None]
 Record = Callable[[ProcessRecord], Awaitable[None]]
 
 
@@ -28,17 +29,18 @@ class PowerSteps:
         self._parts = parts
         self._ending = ending
 
-    async def boot(self, job: Job, order: HostOrder) -> str | None:
+    async def boot(self, job: Job, order: HostOrder, say: Say) -> str | None:
         """Let exactly one process run for the VM; the text of L-G10 when no boot slot came free within a minute."""
         vm_id = order.vm_id
         self._check_wanted(order)
         if (await self._find(vm_id)).power not in ("running", "paused"):
             config = self._parts.records.config(vm_id)
             waiting = await self._parts.boot_slots.take(
-                vm_id, boot_priority=config.input.boot_priority, created_at=config.input.created_at
+                vm_id, say, boot_priority=config.input.boot_priority, created_at=config.input.created_at
             )
             if waiting is not None:
                 return waiting
+            say("starting the guest")
         async with job.locked():
             try:
                 await self._boot(job, order)

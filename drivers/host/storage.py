@@ -38,7 +38,7 @@ class StorageSteps:
         vm_id = order.vm_id
         attempt_of(self._parts.records.status(vm_id).record, order)
         config = self._parts.records.config(vm_id)
-        waiting = await self._take_slot(config)
+        waiting = await self._take_slot(config, say)
         if waiting is not None:
             return waiting
         with self._in_slot(vm_id):
@@ -59,10 +59,10 @@ class StorageSteps:
                 )
         return None
 
-    async def _take_slot(self, config: StoredConfig) -> str | None:
+    async def _take_slot(self, config: StoredConfig, say: Say) -> str | None:
         wanted = config.input
         return await self._parts.create_slots.take(
-            config.vm_id, boot_priority=wanted.boot_priority, created_at=wanted.created_at
+            config.vm_id, say, boot_priority=wanted.boot_priority, created_at=wanted.created_at
         )
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ class StorageSteps:
         vm_id, parts = order.vm_id, self._parts
         attempt_of(parts.records.status(vm_id).record, order)
         config = parts.records.config(vm_id)
-        waiting = await self._take_slot(config)
+        waiting = await self._take_slot(config, say)
         if waiting is not None:
             return waiting
         with self._in_slot(vm_id):

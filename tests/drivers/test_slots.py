@@ -26,9 +26,9 @@ def world():
     return slots, clock, turns
 
 
-async def take(slots, vm_id, *, age=0, priority=0, wait=0.01):
+async def take(slots, vm_id, *, age=0, priority=0, wait=0.01, say=lambda _: None):
     created_at = START + timedelta(seconds=age)
-    return await slots.take(vm_id, boot_priority=priority, created_at=created_at, wait_seconds=wait)
+    return await slots.take(vm_id, say, boot_priority=priority, created_at=created_at, wait_seconds=wait)
 
 
 async def test_no_more_than_the_limit_and_the_text_says_it(world) -> None:
@@ -39,6 +39,20 @@ async def test_no_more_than_the_limit_and_the_text_says_it(world) -> None:
     assert await take(slots, "b") is None
     assert await take(slots, "c") == "waiting for a free create slot (2 of 2 busy)"
     assert slots.busy == 2
+
+
+async def test_who_waits_says_so_from_the_first_moment(world) -> None:
+    """L-G10: not only after a minute; who need not wait says nothing."""
+    slots, _, _ = world
+    said: list[str] = []
+    await take(slots, "a", say=said.append)
+    await take(slots, "b", say=said.append)
+    assert said == []
+    waiting = asyncio.create_task(take(slots, "c", wait=10, say=said.append))
+    await asyncio.sleep(0)
+    assert said == ["waiting for a free create slot (2 of 2 busy)"]
+    slots.release("a")
+    assert await waiting is None
 
 
 async def test_turns_go_by_priority_then_age(world) -> None:
