@@ -67,7 +67,7 @@ class Slots:
     ) -> str | None:
         """Take a slot, or have it already: None. After `wait_seconds` without one: the text that says so.
 
-        `say` hears that text as soon as there is a wait. The place is kept for 3 minutes then, longer where it is `used`.
+        say: hears that text as soon as there is a wait. The place is kept for 3 minutes, longer where it is `used`.
         """
         place = self._places.get(vm_id)
         if place is None:
