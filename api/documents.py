@@ -157,8 +157,9 @@ class VmDocument(Shown):
 
 
 class OneVmDocument(VmDocument):
-    """A VM with its recent operations, the newest first."""
+    """A VM with its recent operations, the newest first, and why it is not settled where something keeps it."""
 
+    why: str | None
     operations: list[OperationDocument]
 
 

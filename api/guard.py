@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.problems import problem
+from api.problems import REQUEST_ID, our_fault, problem
 from model.errors import Forbidden, HostlerError, Malformed, TooLarge
 from runtime.log import describe_exception
 
@@ -42,12 +42,12 @@ class Guard:
             self._check(scope)
             limit = limit_of(str(scope["path"]))
             _check_length(scope, limit)
-            await self._app(scope, _Bounded(receive, limit), answer)
+            await self._app({**scope, REQUEST_ID: answer.request_id}, _Bounded(receive, limit), answer)
         except HostlerError as error:
             await answer.give(scope, receive, error)
         except Exception as error:
             _log.error("unexpected error: %s", describe_exception(error), extra={"request": answer.request_id})
-            await answer.give(scope, receive, HostlerError(f"{_OURS} {answer.request_id}"))
+            await answer.give(scope, receive, our_fault(answer.request_id))
         finally:
             _note(scope, answer, began)
 
@@ -57,9 +57,6 @@ class Guard:
             raise Forbidden("this API is not called by the name in the Host header; use its configured name")
         if any(origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}") for origin in _values(scope, b"origin")):
             raise Forbidden("requests from pages of another origin are refused")
-
-
-_OURS = "something went wrong on our side; the log of the API says what, under the request"
 
 
 def limit_of(path: str) -> int:

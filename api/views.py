@@ -19,6 +19,7 @@ from api.documents import (
     UserData,
     VmDocument,
 )
+from api.why import why
 from model.specification import FileSpec
 from model.text import clean_text
 from store.host import StoredHost
@@ -70,7 +71,7 @@ def one_vm_view(
     """Show a VM with its recent operations; `detail` is what its host says that it is doing right now."""
     plain: dict[str, Any] = dict(vm_view(vm, project=project, operation=operations[0] if operations else None))
     plain["status_detail"] = detail or plain["status_detail"]
-    return OneVmDocument(**plain, operations=operations)
+    return OneVmDocument(**plain, operations=operations, why=why(vm, project=project))
 
 
 def operation_view(operation: Operation, *, runs_url: str | None) -> OperationDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -239,6 +240,40 @@ def test_no_body_ends_in_a_500(
     content = json.dumps(changed).encode()
     answer = call_often(*call, content)
     assert answer.status_code < 500, answer.text
+
+
+_READS = {
+    "/v1/vms": ("limit", "cursor", "host", "phase", "power_state", "label", "image", "name"),
+    "/v1/vms/{}": ("wait",),
+    "/v1/vms/{}/operations": ("limit", "cursor"),
+    "/v1/vms/{}/console": ("bytes",),
+    "/v1/operations/{}": (),
+    "/v1/images": ("limit", "cursor"),
+    "/v1/images/{}": (),
+    "/v1/hosts": ("limit", "cursor"),
+    "/v1/hosts/{}": (),
+    "/v1/hosts/{}/quarantined": ("limit", "cursor"),
+    "/v1/hosts/{}/foreign": (),
+    "/v1/host/vms/{}/input": ("digest",),
+    "/v1/host/errands": ("wait_seconds",),
+}
+
+
+@given(path=st.sampled_from(list(_READS)), data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_path_or_query_ends_in_a_500(
+    call_often: Callable[[str, str, bytes], Answer], path: str, data: st.DataObject
+) -> None:
+    """N6, S-20: strange ids and parameters, known and unknown."""
+    strange = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
+        ["", "0", "-1", "1" * 25, "\0", "a=\0"]
+    )
+    where = path.format(quote(data.draw(strange), safe=""))
+    query = {name: data.draw(strange) for name in _READS[path] if data.draw(st.booleans())}
+    if data.draw(st.booleans()):
+        query[data.draw(strange)] = data.draw(strange)
+    if "console" not in path and query.get("wait_seconds") != "0":
+        call_often("GET", f"{where}?{urlencode(query)}", b"")
 
 
 @given(st.binary(max_size=64))
