@@ -11,19 +11,25 @@ import time
 from pathlib import Path
 
 RETRY_SECONDS = 0.02
+LEASE_LOOK_SECONDS = 0.01
 ATTEMPT_SECONDS = 0.5
 BANNER_SECONDS = 5.0
 """How long a server that took the connection may be silent before it is asked anew."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def await_banner(address: str, timeout_seconds: float) -> None:
+def await_banner(address: str, mac: str, leases: Path, timeout_seconds: float) -> None:
     """Return once an SSH server at the address has said its version; TimeoutError when none does in time.
 
-    A connection is begun every 20 ms, whatever became of those before: a lost SYN is repeated only after a second, and
-    an address that does not answer yet says nothing at all. As soon as one is taken no further one is begun.
+    leases: the DHCP server's file (dnsmasq(8)). Nothing is sent before the guest has its address: to an emulated guest
+    that boots, each packet is work. Then a connection is begun every 20 ms, whatever became of those before, since a
+    lost SYN is repeated only after a second. As soon as one is taken no further one is begun.
     """
     deadline = time.monotonic() + timeout_seconds
+    while f" {mac} {address} " not in (leases.read_text() if leases.exists() else ""):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the guest asked for no address within {timeout_seconds:g} s")
+        time.sleep(LEASE_LOOK_SECONDS)
     while time.monotonic() < deadline:
         connected = _connect(address, deadline)
         with connected:

@@ -110,7 +110,7 @@ class BareMachine:
         with self._make_tap(number) as tap:
             pid = start_qemu(guest, tap, folder / "said")
         try:
-            await_banner(address, BOOT_SECONDS)
+            await_banner(address, self._mac(number), self._folder / "leases", BOOT_SECONDS)
             ended = time.monotonic()
             yield Boot(ended - begun, find_process_start(pid) - begun), build_arguments(guest)
         except TimeoutError as error:

@@ -74,7 +74,7 @@ class HostlerMachine:
             address = self._await_address(vm["id"])
             given = time.monotonic()
             fix_neighbour(self._installation.settings.bridge, address, vm["mac"])
-            await_banner(address, BOOT_SECONDS)
+            await_banner(address, vm["mac"], self._installation.host / "dnsmasq" / "leases", BOOT_SECONDS)
             ended = time.monotonic()
             process, throttled = self._find_process(vm["id"]), self._find_throttled(vm["id"])
             stages = {"the request is answered": answered - begun, "the address is given": given - begun}
@@ -128,9 +128,9 @@ class HostlerMachine:
     def _delete(self, vm_id: str) -> None:
         self._call("DELETE", f"/v1/vms/{vm_id}?now=true")
         deadline = time.monotonic() + GONE_SECONDS
-        while self._client.get(f"/v1/vms/{vm_id}").status_code != 404 or self._machine(vm_id).exists():
+        while (answer := self._client.get(f"/v1/vms/{vm_id}")).status_code != 410 or self._machine(vm_id).exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"VM {vm_id} is not gone {GONE_SECONDS:g} s after it was deleted")
+                raise TimeoutError(f"a VM is not gone {GONE_SECONDS:g} s after it was deleted: {answer.text[:1500]}")
             time.sleep(0.1)
 
 
