@@ -98,11 +98,14 @@ def _image_kind(value: object) -> str:
 Reference = Annotated[str, AfterValidator(_check_reference)]
 Url = Annotated[str, StringConstraints(max_length=8192), AfterValidator(_check_url)]
 CommandLine = Annotated[str, AfterValidator(_check_command_line)]
-SshKey = Annotated[str, Field(max_length=KEY_LIMIT), AfterValidator(_check_key)]
+# The limits in bytes are the checks' own; the schema states them for readers (A-8).
+SshKey = Annotated[str, Field(json_schema_extra={"maxLength": KEY_LIMIT}), AfterValidator(_check_key)]
 Labels = Annotated[dict[str, str], Field(max_length=32), AfterValidator(_check_label_map)]
 Metadata = Annotated[dict[str, str], Field(max_length=16), AfterValidator(_check_metadata)]
 UserData = Annotated[
-    str, Field(max_length=USER_DATA_LIMIT, description="At most 64 KiB of UTF-8"), AfterValidator(_check_user_data)
+    str,
+    Field(json_schema_extra={"maxLength": USER_DATA_LIMIT}, description="At most 64 KiB of UTF-8"),
+    AfterValidator(_check_user_data),
 ]
 DiskGib = Annotated[int, Strict(), Field(ge=1, le=64 << 10)]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]

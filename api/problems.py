@@ -15,11 +15,31 @@ from model.text import clean_text
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_ERRORS = 50
-REQUEST_ID = "hostler.request_id"
-"""Where the guard leaves a request's id in the scope."""
-
 _TEXT_LIMIT = 1024
 _PYDANTIC = "Value error, "
+_WORDS = {
+    "extra_forbidden": "unknown field; remove it",
+    "missing": "is missing; give it",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "too_long": "must have at most {max_length} entries",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "enum": "must be {expected}",
+    "literal_error": "must be {expected}",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number that is not so large",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+}
+"""Pydantic's findings in the words of somebody who sent JSON: what must be."""
 
 
 def problem(error: HostlerError, status: int | None = None) -> JSONResponse:
@@ -61,7 +81,7 @@ def from_validation(errors: Sequence[Any], body: object = None) -> Invalid:
 
 def _field_error(error: Any, body: object) -> FieldError:
     kind, (place, *path) = error["type"], error["loc"] or ("body",)
-    text = "unknown field; remove it" if kind == "extra_forbidden" else str(error["msg"]).removeprefix(_PYDANTIC)
+    text = _WORDS[kind].format(**error.get("ctx", {})) if kind in _WORDS else str(error["msg"]).removeprefix(_PYDANTIC)
     if place != "body":
         return FieldError(f"{place}:{'/'.join(str(part) for part in path)}", text)
     return FieldError(_pointer(path, body, missing=kind == "missing"), text)
@@ -82,15 +102,8 @@ def _pointer(path: Sequence[object], body: object, *, missing: bool) -> str:
     return pointer
 
 
-def our_fault(request_id: str) -> HostlerError:
-    """Return what is said of an error that nobody expected."""
-    return HostlerError(
-        f"something went wrong on our side; the log of the API says what, under the request {request_id}"
-    )
-
-
 def install(app: FastAPI) -> None:
-    """Register the handlers on `app`."""
+    """Register the handlers on `app`. What nobody expected is the guard's to answer."""
 
     async def ours(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HostlerError)  # noqa: S101
@@ -110,11 +123,6 @@ def install(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
-    async def unexpected(request: Request, _error: Exception) -> JSONResponse:
-        # Raised again behind this by Starlette: the guard logs it.
-        return problem(our_fault(request.scope[REQUEST_ID]))
-
-    app.add_exception_handler(Exception, unexpected)
     app.add_exception_handler(HostlerError, ours)
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)
