@@ -15,6 +15,9 @@ from model.text import clean_text
 
 MEDIA_TYPE = "application/problem+json"
 LONGEST_ERRORS = 50
+REQUEST_ID = "hostler.request_id"
+"""Where the guard leaves a request's id in the scope."""
+
 _TEXT_LIMIT = 1024
 _PYDANTIC = "Value error, "
 _WORDS = {
@@ -102,8 +105,15 @@ def _pointer(path: Sequence[object], body: object, *, missing: bool) -> str:
     return pointer
 
 
+def our_fault(request_id: str) -> HostlerError:
+    """Return what is said of an error that nobody expected."""
+    return HostlerError(
+        f"something went wrong on our side; the log of the API says what, under the request {request_id}"
+    )
+
+
 def install(app: FastAPI) -> None:
-    """Register the handlers on `app`. What nobody expected is the guard's to answer."""
+    """Register the handlers on `app`."""
 
     async def ours(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HostlerError)  # noqa: S101
@@ -123,6 +133,11 @@ def install(app: FastAPI) -> None:
         response.headers.update(error.headers or {})
         return response
 
+    async def unexpected(request: Request, _error: Exception) -> JSONResponse:
+        # Raised again behind this by Starlette: the guard logs it.
+        return problem(our_fault(request.scope[REQUEST_ID]))
+
+    app.add_exception_handler(Exception, unexpected)
     app.add_exception_handler(HostlerError, ours)
     app.add_exception_handler(RequestValidationError, validation)
     app.add_exception_handler(HTTPException, http)
