@@ -89,9 +89,11 @@ class Fleet:
         kind = pass_type(deleted=row["deleted"], created=row["first_ready_at"] is not None)
         await poke(self.client, kind, vm_id)
 
-    async def until(self, vm_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async def until(
+        self, vm_id: str, condition: Callable[[dict[str, Any]], bool], seconds: float = BOUND_SECONDS
+    ) -> dict[str, Any]:
         """Wait for a level of the row, with a bound."""
-        deadline = time.monotonic() + BOUND_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             row = await self.row(vm_id)
             if row is not None and condition(row):
@@ -123,8 +125,8 @@ async def control_worker(client: Client, pool: Pool) -> AsyncIterator[Worker]:
 
 
 @asynccontextmanager
-async def running_fleet(client: Client, pool: Pool, host_id: str) -> AsyncIterator[Fleet]:
-    """Run a control worker and the two queues of a simulated host."""
+async def running_fleet(client: Client, pool: Pool, host_id: str, *, polls: bool = True) -> AsyncIterator[Fleet]:
+    """Run a control worker and, if the simulated host `polls`, its two queues."""
     host = SimulatedHost(host_id, INSTANCE)
     async with pool.acquire() as connection:
         await connection.execute(
@@ -137,7 +139,7 @@ async def running_fleet(client: Client, pool: Pool, host_id: str) -> AsyncIterat
         )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(control_worker(client, pool))
-        for queue in (host_queue(host_id, INSTANCE), bulk_queue(host_id, INSTANCE)):
+        for queue in (host_queue(host_id, INSTANCE), bulk_queue(host_id, INSTANCE)) if polls else ():
             worker = Worker(client, task_queue=queue, activities=host.activities(), max_concurrent_activities=200)
             await stack.enter_async_context(worker)
         yield Fleet(client, pool, host)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
-from tests.workflows.conftest import Fleet
+from store.database import Pool
+from tests.workflows.conftest import Fleet, running_fleet
 
 CREATE = [
     "find_vm",
@@ -251,3 +252,30 @@ async def test_a_failed_boot_of_a_created_vm_is_tried_again_for_ever(fleet: Flee
     row = await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
     assert row["last_error"] is None
     assert row["failures"] == 0
+
+
+@pytest.mark.slow
+async def test_a_step_that_nobody_picks_up_ends_the_pass_as_waiting(temporal_client: Client, pool: Pool):
+    """L-G7 (case O8): the host reports but does not poll; no attempt is used, and the wait is shown."""
+    async with running_fleet(temporal_client, pool, "h-deaf", polls=False) as fleet:
+        vm_id = await fleet.add_vm()
+        await fleet.poke(vm_id)
+        row = await fleet.until(
+            vm_id, lambda row: row["status_detail"] is not None and row["ended_pass"] is not None, 90
+        )
+        assert row["status_detail"] == "waiting for the host to report and take up work"
+        assert row["create_attempts"] == 0
+        assert row["due_at"] is not None
+        assert row["phase"] == "creating"
+
+
+async def test_a_silent_host_is_waited_for_and_nothing_is_sent(fleet: Fleet):
+    """L-G7, H-S10: only missing reports make a host silent; a delete is recorded and the wait is shown (L-R8)."""
+    vm_id = await created(fleet)
+    async with fleet.pool.acquire() as connection:
+        await connection.execute("update hosts set last_report_at = null")
+    await fleet.delete(vm_id, 0)
+    row = await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    assert row["status_detail"] == "waiting for the host to report and take up work"
+    assert row["phase"] != "destroying"
+    assert fleet.host.calls == []
