@@ -289,7 +289,9 @@ class Pass(HostSteps):
         pause = 1.0
         while True:
             try:
-                return await workflow.execute_local_activity_method(method, request, **policies.STORE)
+                return await workflow.execute_local_activity_method(
+                    method, request, **policies.store_call(method.__name__)
+                )
             except FailureError as error:
                 if isinstance(error, CancelledError):
                     raise

@@ -11,6 +11,8 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
+from model.step import WORDS, StepKind
+
 PASS_TIMEOUT = timedelta(minutes=30)
 RENEW_CLAIM_EVERY = timedelta(seconds=60)
 INSIDE_WAIT_LIMIT = timedelta(seconds=60)
@@ -26,6 +28,25 @@ STORE = LocalActivityConfig(
     schedule_to_close_timeout=timedelta(seconds=6),
     retry_policy=RetryPolicy(maximum_attempts=2, initial_interval=timedelta(milliseconds=100)),
 )
+
+_STORE_WORDS = {
+    "claim_vm": "taking the row",
+    "read_vm": "reading the row again",
+    "renew_claim": "renewing the claim",
+    "begin_step": "noting the next step",
+    "take_attempt": WORDS[StepKind.TAKE_ATTEMPT],
+    "give_back_attempt": "giving the attempt back",
+    "write_outcome": "writing what was found",
+    "finish_pass": "ending the pass",
+    "note_stopped": WORDS[StepKind.NOTE_STOPPED],
+    "mark_destroying": WORDS[StepKind.MARK_DESTROYING],
+    "record_gone": WORDS[StepKind.RECORD_GONE],
+}
+
+
+def store_call(name: str) -> LocalActivityConfig:
+    """Limit one use of the store, and say in fixed words what it is for (S-8)."""
+    return {**STORE, "summary": _STORE_WORDS[name]}
 
 
 def _host_step(start_to_close: timedelta) -> ActivityConfig:
