@@ -34,13 +34,15 @@ def say(text: str) -> None:
 
 
 def say_error(error: HostlerError, *, as_json: bool) -> None:
-    """Tell an error: its whole detail, and each bad field; with `--json` the problem document on one line."""
+    """Tell an error: its whole detail, and each bad field that it leaves out; with `--json` the problem document."""
     if as_json:
         document = error.document if isinstance(error, Problem) else _describe(error)
         sys.stderr.write(json.dumps(document) + "\n")
         return
     say(f"error: {error.detail}")
     for each in error.errors:
+        if each.detail in error.detail:
+            continue
         say(f"  {each.pointer or 'the body'}: {each.detail}")
     for hint in error.hints if isinstance(error, Unsuccessful) else ():
         say(f"  {hint}")

@@ -23,6 +23,7 @@ from cli.options import (
     read_pairs,
 )
 from cli.output import print_json, say
+from model.text import clean_text
 
 _FILE_LIMIT_BYTES = 1 << 20
 Files = Annotated[tuple[Path, ...], Parameter(name="--ssh-key")]
@@ -109,7 +110,7 @@ def send(api: Api, body: Document, vm_id: str | None = None) -> Document:
     given = {key: value for key, value in body.items() if value is not None and value not in ([], {})}
     if vm_id is None:
         return api.call("POST", "/v1/vms", body=given)
-    return api.call("PUT", f"/v1/vms/{segment(vm_id)}", body=given)
+    return api.call("PUT", f"/v1/vms/{segment(vm_id, '--id')}", body=given)
 
 
 def follow_create(api: Api, vm: Document, *, timeout: object = None, silent: bool = False) -> Document:
@@ -126,7 +127,7 @@ def tell(vm: Document) -> None:
     from cli.vm import print_outcome
 
     print_outcome(vm)
-    if not vm.get("ssh_authorized_keys") and not vm.get("user_data"):
+    if vm.get("phase") != "failed" and not vm.get("ssh_authorized_keys") and not vm.get("user_data"):
         say("it was given no SSH key: nobody can log in by SSH (--ssh-key FILE)")
 
 
@@ -171,10 +172,10 @@ def read_text(file: Path, option: str) -> str:
         raise Usage(f"{option}: the file is not UTF-8 text") from error
 
 
-def segment(text: str) -> str:
+def segment(text: str, option: str = "host") -> str:
     """Return what stands for `text` in a path. Errors: Usage, for what cannot be a name or an id."""
     if not text or not all(c.isascii() and (c.islower() or c.isdigit() or c == "-") for c in text):
-        raise Usage("a name or an id is of a-z, 0-9 and '-'")
+        raise Usage(f"{option}: '{clean_text(text, 256)}' is neither a name nor an id: those are of a-z, 0-9 and '-'")
     return text
 
 
