@@ -41,8 +41,6 @@ class Job:
         self.fence = fence
         self.own_initiative = own_initiative
         self.is_locked = False
-        self.leaves_nothing = False
-        """Set under the lock once nothing is left of the VM: the lock's file goes, too."""
         self._jobs = jobs
         self._task = asyncio.current_task()
         self._threads: set[Future[Any]] = set()
@@ -62,7 +60,7 @@ class Job:
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
         """Hold the VM's lock; raise Busy when an earlier step does not end within 5 s."""
-        async with self._jobs.lock(self):
+        async with self._jobs.lock(self.vm_id):
             self.guard()
             token = OWNER.set(self)
             self.is_locked = True
@@ -100,13 +98,17 @@ class _Quiet(Future[None]):
 
 
 class Jobs:
-    """Every order in hand on this host, and the locks of its VMs (files outside the VMs' folders)."""
+    """Every order in hand on this host, and the locks of its VMs (files outside the VMs' folders).
 
-    def __init__(self, folder: Path, fences: FenceStore) -> None:
+    machines: where the VMs' folders are; the lock of a VM without one is not kept. None: all locks are.
+    """
+
+    def __init__(self, folder: Path, fences: FenceStore, *, machines: Path | None = None) -> None:
         self.fences = fences
         self.ended: dict[str, int] = {}
         """How many locked operations of a VM have ended: an observation across one of them is void (case B6)."""
         self._folder = folder
+        self._machines = machines
         self._orders: dict[str, set[Job]] = {}
         self._holders: dict[str, asyncio.Lock] = {}
 
@@ -161,9 +163,8 @@ class Jobs:
                 del self._orders[job.vm_id]
 
     @contextlib.asynccontextmanager
-    async def lock(self, job: Job) -> AsyncGenerator[None]:
-        """Hold the lock of a job's VM, in this process and by flock; raise Busy after 5 s."""
-        vm_id = job.vm_id
+    async def lock(self, vm_id: str) -> AsyncGenerator[None]:
+        """Hold a VM's lock, in this process and by flock; raise Busy after 5 s."""
         holder = self._holders.setdefault(check_label(vm_id), asyncio.Lock())
         deadline = time.monotonic() + BUSY_SECONDS
         try:
@@ -176,7 +177,8 @@ class Jobs:
             try:
                 yield
             finally:
-                if job.leaves_nothing:
+                # Nothing is left of the VM, or nothing of it ever was here: its lock goes, too.
+                if self._machines is not None and not (self._machines / vm_id).exists():
                     with contextlib.suppress(OSError):
                         self._path(vm_id).unlink()
                 fcntl.flock(descriptor, fcntl.LOCK_UN)

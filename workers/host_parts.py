@@ -57,7 +57,7 @@ def build_host(settings: Settings, host_settings: HostSettings, identity: HostId
             paths=paths,
             identity=identity,
             records=records,
-            jobs=Jobs(paths.home / "locks", fences),
+            jobs=Jobs(paths.home / "locks", fences, machines=paths.machines),
             seen=seen,
             create_slots=Slots(
                 "waiting for a free create slot ({busy} of {limit} busy)",

@@ -96,7 +96,6 @@ class DestroySteps:
             self._parts.stopped(vm_id)
             await self._parts.records.remove(vm_id, job.guard)
             await self._parts.jobs.fences.mark_gone(vm_id)
-            job.leaves_nothing = True
 
     async def _has_disk(self, vm_id: str) -> bool:
         disk = self._parts.paths.disk(vm_id)

@@ -182,7 +182,9 @@ async def test_what_the_host_does_by_itself_yields_to_any_order(jobs) -> None:
 
 async def test_the_last_operation_takes_the_lock_with_it(jobs, tmp_path) -> None:
     """L-R5: nothing is left; who waits meanwhile gets a lock that others see (L-G2)."""
-    path = tmp_path / "locks" / "vm1.lock"
+    path, folder = tmp_path / "locks" / "vm1.lock", tmp_path / "machines" / "vm1"
+    folder.mkdir(parents=True)
+    jobs = Jobs(path.parent, jobs.fences, machines=folder.parent)
     held = asyncio.Event()
 
     async def next_one() -> int:
@@ -194,13 +196,17 @@ async def test_the_last_operation_takes_the_lock_with_it(jobs, tmp_path) -> None
     async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
         waiting = asyncio.create_task(next_one())
         await held.wait()
-        job.leaves_nothing = True
+        folder.rmdir()
     await waiting
+    assert not path.exists()
+    folder.mkdir()
+    async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
+        pass
     other = os.open(path, os.O_RDWR)
     async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        job.leaves_nothing = True
+        folder.rmdir()
     os.close(other)
     assert not path.exists()
 
