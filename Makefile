@@ -25,7 +25,8 @@ down: root venv ## stop Hostler's processes; guests keep running (ARGS=--vms sto
 test: setup ## run the tests but for the slow ones
 	@$(BIN)/pytest $(ARGS)
 
-test-slow: setup ## run the slow tests: real guests, end to end
+test-slow: setup ## run the slow tests: real guests, end to end (chromium, which reads Temporal's UI, is installed)
+	@infra/bootstrap.sh --with chromium
 	@$(BIN)/pytest -m slow $(ARGS)
 
 check: venv ## format, lint, types, import contracts, dead dependencies

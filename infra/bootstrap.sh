@@ -4,6 +4,7 @@
 #
 #   infra/bootstrap.sh           install what is missing (root, or sudo, asked for once)
 #   infra/bootstrap.sh --check   only say what is missing; exit 1 if anything is
+#   … --with PACKAGE             a package more, for one purpose only; may be given several times
 set -euo pipefail
 export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 
@@ -76,11 +77,21 @@ add_users() {
     done
 }
 
-mode=${1:-install}
-case $mode in
-    install | --check) ;;
-    *) say "usage: infra/bootstrap.sh [--check]"; exit 2 ;;
-esac
+arguments=("$@")
+mode=install
+while [ $# -gt 0 ]; do
+    case $1 in
+        --check) mode=--check ;;
+        --with)
+            # A word that apt cannot take for an option.
+            [[ ${2:-} =~ ^[a-z0-9][a-z0-9+.-]+$ ]] || { say "--with takes the name of a package"; exit 2; }
+            packages+=("$2")
+            shift
+            ;;
+        *) say "usage: infra/bootstrap.sh [--check] [--with PACKAGE]"; exit 2 ;;
+    esac
+    shift
+done
 
 if ! on_debian; then
     say "this is not Debian or Ubuntu. Needed, by their Debian names: ${packages[*]};"
@@ -104,7 +115,7 @@ if [ "$(id -u)" -ne 0 ]; then
         exit 1
     fi
     say "asking sudo for root"
-    exec sudo -- "$(readlink -f "$0")"
+    exec sudo -- "$(readlink -f "$0")" "${arguments[@]}"
 fi
 if [ ${#missing_packages[@]} -gt 0 ]; then install_packages; fi
 if [ ${#missing_users[@]} -gt 0 ]; then add_users; fi
