@@ -44,7 +44,7 @@ async def test_the_floor_reaches_the_row(pool: Pool) -> None:
 
 async def test_what_is_due_longest_comes_first(pool: Pool) -> None:
     host_id = await add_host(pool)
-    for vm_id, due in (("b", "-1 min"), ("a", "-2 min"), ("later", "1 min")):
+    for vm_id, due in (("b", "-1 min"), ("a", "-90 s"), ("later", "1 min")):
         await add_vm(pool, host_id, id=vm_id)
         await pool.execute("update vms set due_at = now() + $1::text::interval where id = $2", due, vm_id)
     await add_vm(pool, host_id, id="done", due_at=None)
@@ -54,6 +54,15 @@ async def test_what_is_due_longest_comes_first(pool: Pool) -> None:
         ("b", "CreateVm", False),
     ]
     assert [due.vm_id for due in await due_vms(pool, 1)] == ["a"]
+
+
+async def test_what_no_run_claims_is_stuck(pool: Pool) -> None:
+    """Whatever run holds its id, it is none that works: two minutes are more than a claim takes."""
+    vm_id = await add_vm(pool, await add_host(pool))
+    for past, stuck in (("1 min", False), ("121 s", True)):
+        await pool.execute("update vms set due_at = now() - $1::text::interval where id = $2", past, vm_id)
+        (due,) = await due_vms(pool, 10)
+        assert due.stuck is stuck
 
 
 async def test_a_run_that_renews_nothing_is_stuck(pool: Pool) -> None:

@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 
 from activities.passes import PassActivities
 from model.decide import pass_type
+from model.errors import Unavailable
 from model.ids import mac_address, new_id
 from model.temporal import bulk_queue, host_queue, vm_workflow_id
 from runtime.temporal import control_worker_options, poke
@@ -27,6 +28,7 @@ from workflows.reap import ReapVm
 
 BOUND_SECONDS = 30
 INSTANCE = "i1"
+POKE_TRIES = 50
 
 
 @dataclass
@@ -87,7 +89,14 @@ class Fleet:
         row = await self.row(vm_id)
         assert row is not None
         kind = pass_type(deleted=row["deleted"], created=row["first_ready_at"] is not None)
-        await poke(self.client, kind, vm_id)
+        for _ in range(POKE_TRIES):
+            try:
+                await poke(self.client, kind, vm_id)
+                return
+            except Unavailable:
+                # A wake-up may be lost on a loaded machine. Here it is sent again, elsewhere the sweep finds the row.
+                await asyncio.sleep(0.2)
+        raise AssertionError("Temporal took no wake-up")
 
     async def until(
         self, vm_id: str, condition: Callable[[dict[str, Any]], bool], seconds: float = BOUND_SECONDS
