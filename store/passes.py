@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 CLAIM_LASTS = "interval '2 minutes'"
+DUE_AFTER = "interval '30 seconds'"
+"""When the sweep looks after a run that does not say that it lives: a terminated one is found by this alone."""
 
 
 class PassStore:
@@ -49,7 +51,7 @@ class PassStore:
         async with reading(self._pool) as connection:
             status = await connection.execute(
                 f"""update vms v set claim_until = now() + {CLAIM_LASTS},
-                    due_at = case when due_at <= now() then due_at else now() + {CLAIM_LASTS} end
+                    due_at = case when due_at <= now() then due_at else now() + {DUE_AFTER} end
                 where v.id = $1 and {OWNED}""",
                 ref.vm_id,
                 ref.pass_number,
@@ -60,7 +62,7 @@ class PassStore:
         """Read the row. For its owner this renews the claim: what woke the row has now been seen."""
         async with transaction(self._pool) as connection:
             await connection.execute(
-                f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {CLAIM_LASTS}
+                f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER}
                 where v.id = $1 and {OWNED}""",
                 ref.vm_id,
                 ref.pass_number,
@@ -71,7 +73,7 @@ class PassStore:
         """Narrate the step that begins (L-G10), and read the row as `read` does."""
         async with transaction(self._pool) as connection:
             status = await connection.execute(
-                f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {CLAIM_LASTS},
+                f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER},
                     step = greatest(v.step, $3), phase = $4, status_detail = $5
                 where v.id = $1 and {OWNED} and v.step <= $3 + 1""",
                 note.vm_id,
@@ -211,7 +213,7 @@ async def _draw(connection: Connection, request: ClaimRequest) -> int:
     run_id = request.run_id.partition("#")[0]
     await connection.execute(
         f"""update vms set pass_number = $2, run_id = $3, step = 0, status_detail = null,
-            claim_until = now() + {CLAIM_LASTS}, due_at = now() + {CLAIM_LASTS}
+            claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER}
         where id = $1""",
         request.vm_id,
         drawn,

@@ -14,7 +14,8 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalA
 from model.step import WORDS, StepKind
 
 PASS_TIMEOUT = timedelta(minutes=30)
-RENEW_CLAIM_EVERY = timedelta(seconds=60)
+RENEW_CLAIM_EVERY = timedelta(seconds=15)
+"""Half of the time after which the sweep takes a run that says nothing for one that was terminated."""
 INSIDE_WAIT_LIMIT = timedelta(seconds=60)
 PICKUP_TIMEOUT = timedelta(seconds=60)
 HEARTBEAT_TIMEOUT = timedelta(seconds=12)

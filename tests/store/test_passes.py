@@ -57,7 +57,8 @@ async def test_a_claim_returns_the_row_and_its_pass(passes: PassStore, pool: Poo
     assert not row.host.silent
     stored = await columns(pool, vm_id)
     assert stored["run_id"] == "run"
-    assert stored["due_at"] - stored["now"] > timedelta(seconds=110)
+    assert stored["claim_until"] - stored["now"] > timedelta(seconds=110)
+    assert stored["due_at"] - stored["now"] < timedelta(seconds=31)  # what is terminated now is looked after soon
 
 
 async def test_a_repeated_claim_returns_the_drawn_pass(passes: PassStore, vm_id: str) -> None:
