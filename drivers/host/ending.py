@@ -16,7 +16,7 @@ from model.errors import StepFailed
 from model.process import ProcessRecord
 
 KILL_SECONDS = 15.0
-ASK_AGAIN_SECONDS = 10.0
+ASK_AGAIN_SECONDS = 2.0
 
 
 class Ending:
