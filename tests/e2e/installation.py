@@ -161,6 +161,31 @@ class Installation:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def await_new_process(self, name: str, old: dict[str, Any], seconds: float = 30) -> dict[str, Any]:
+        """Wait until another process than `old` does the work of `name`."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            record = json.loads((self.home / "run" / f"{name}.json").read_text())
+            if record["state"] == "ready" and record["process"] != old:
+                return record["process"]
+            time.sleep(0.05)
+        raise AssertionError(f"{name} did not come back within {seconds} s")
+
+    def until_gone(self, vm_id: str, seconds: float = 60) -> None:
+        """Wait until a VM is no more."""
+        deadline = time.monotonic() + seconds
+        while (answer := self.call("GET", f"/v1/vms/{vm_id}"))[0] not in (404, 410):
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.1)
+
+    def kill_network_servers(self) -> None:
+        """Kill the installation's DHCP server, as a reboot does."""
+        folder = str(self.home / "host" / "dnsmasq").encode()
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and folder in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
     def set_boot_id(self) -> None:
         """As a reboot of the host does; guests must be gone, too (`kill_guests`)."""
         self.boot_id_path.write_text(f"{uuid.uuid4()}\n")
