@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -51,13 +52,18 @@ def main() -> int:
     if missing := find_missing():
         sys.stderr.write("the benchmark cannot begin: " + "; ".join(missing) + "\n")
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, end)
     document = measure(given.rounds, keep=given.keep, said=Console(stderr=True))
     if given.json:
         print(json.dumps(document, indent=2))
     else:
         show(document, Console())
     return 1 if judge(document["ratio"]) == "failed" else 0
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """End as after an error, so that everything is taken down."""
+    sys.exit(1)
 
 
 def measure(count: int, *, keep: bool, said: Console) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import selectors
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 RETRY_SECONDS = 0.02
@@ -79,8 +80,16 @@ def _begin(address: str) -> socket.socket:
     return attempt
 
 
-def find_process_start(pid: int) -> float:
-    """Find when a process began, on the monotonic clock, to 10 ms (proc(5), field 22 of stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+@dataclass(frozen=True)
+class Process:
+    """A guest's process, to 10 ms: when it began, on the monotonic clock, and how long it has had a processor since."""
+
+    began: float
+    worked_seconds: float
+
+
+def find_process(pid: int) -> Process:
+    """Look at a process (proc(5), fields 14, 15 and 22 of stat)."""
+    fields = [int(word) for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:20]]
     slept = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    return int(fields[19]) / TICKS - slept
+    return Process(began=fields[8] / TICKS - slept, worked_seconds=(fields[0] + fields[1]) / TICKS)

@@ -20,7 +20,7 @@ from drivers.hypervisor.guest_files import opened_files
 from drivers.hypervisor.qemu_arguments import build_arguments
 from drivers.names import HostNames
 from drivers.seed import SeedInput, make_host_key, seed_image
-from tests.bench.banner import await_banner, find_process_start
+from tests.bench.banner import await_banner, find_process
 from tests.fixtures.guest import DemoGuest
 
 TUNSETIFF = 0x400454CA
@@ -33,10 +33,14 @@ FREE_DESCRIPTORS = 64
 
 @dataclass(frozen=True)
 class Boot:
-    """One boot, in seconds: until the banner, and how much of it had passed when the guest's process began."""
+    """One boot, in seconds: until the banner, and how much of it had passed when the guest's process began.
+
+    process_worked: how long that process had a processor until the banner.
+    """
 
     seconds: float
     until_process: float
+    process_worked: float
 
 
 def run(*command: str) -> None:
@@ -111,8 +115,8 @@ class BareMachine:
             pid = start_qemu(guest, tap, folder / "said")
         try:
             await_banner(address, self._mac(number), self._folder / "leases", BOOT_SECONDS)
-            ended = time.monotonic()
-            yield Boot(ended - begun, find_process_start(pid) - begun), build_arguments(guest)
+            ended, process = time.monotonic(), find_process(pid)
+            yield Boot(ended - begun, process.began - begun, process.worked_seconds), build_arguments(guest)
         except TimeoutError as error:
             raise TimeoutError(f"{error}; QEMU said: {(folder / 'said').read_text().strip() or 'nothing'}") from None
         finally:

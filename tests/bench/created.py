@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from drivers.cgroups import Cgroups
-from tests.bench.banner import await_banner, find_process_start
+from tests.bench.banner import await_banner, find_process
 from tests.bench.bare import BOOT_SECONDS, CPU_MILLICORES, DISK_GIB, MEMORY_MIB, Boot, fix_neighbour
 from tests.bench.history import Timeline, fetch_timeline
 from workers.installation import Installation
@@ -75,24 +75,24 @@ class HostlerMachine:
             given = time.monotonic()
             fix_neighbour(self._installation.settings.bridge, address, vm["mac"])
             await_banner(address, vm["mac"], self._installation.host / "dnsmasq" / "leases", BOOT_SECONDS)
-            ended = time.monotonic()
-            process, throttled = self._find_process(vm["id"]), self._find_throttled(vm["id"])
+            ended, pid = time.monotonic(), self._find_pid(vm["id"])
+            process, throttled = find_process(pid), self._find_throttled(vm["id"])
             stages = {"the request is answered": answered - begun, "the address is given": given - begun}
             vm = self._call("GET", f"/v1/vms/{vm['id']}?wait=60s")
             if not vm["settled"] or vm["addresses"]["ip"] != address:
                 raise RuntimeError(f"the VM is not settled at {address}: {vm['status_detail']} {vm['last_error']}")
             operation = vm["operations"][-1]
             stages["the row is claimed"] = read_time(operation["started_at"]) - sent
-            stages["the guest's process begins"] = find_process_start(process) - begun
+            stages["the guest's process begins"] = process.began - begun
             stages["the operation is settled"] = read_time(operation["ended_at"]) - sent
             stages["the SSH banner is read"] = ended - begun
             yield Created(
-                boot=Boot(ended - begun, find_process_start(process) - begun),
+                boot=Boot(ended - begun, process.began - begun, process.worked_seconds),
                 stages=dict(sorted(stages.items(), key=lambda stage: stage[1])),
                 timeline=fetch_timeline(self._installation.temporal_address, vm["id"], operation["run_id"]),
                 sent=sent,
                 throttled=throttled,
-                arguments=read_arguments(process),
+                arguments=read_arguments(pid),
             )
         finally:
             self._delete(vm["id"])
@@ -111,7 +111,7 @@ class HostlerMachine:
         vm = self._call("GET", f"/v1/vms/{vm_id}")
         raise TimeoutError(f"the host gave no address: {vm['status_detail']} {vm['last_error']}")
 
-    def _find_process(self, vm_id: str) -> int:
+    def _find_pid(self, vm_id: str) -> int:
         return json.loads((self._machine(vm_id) / "status.json").read_bytes())["process"]["pid"]
 
     def _find_throttled(self, vm_id: str) -> float | None:
