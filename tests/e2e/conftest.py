@@ -25,9 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def installation() -> Iterator[Installation]:
     """Bring one up with a local image server allowed, and take it away at the end."""
     made = Installation(None, "--set", 'HOSTLER_HOST_IMAGE_ALLOW=["127.0.0.0/8"]')
-    made.up()
-    yield made
-    made.remove()
+    try:
+        made.up()
+        yield made
+    finally:
+        made.remove()
 
 
 @pytest.fixture

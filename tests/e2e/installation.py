@@ -46,6 +46,9 @@ class Installation:
     def remove(self) -> None:
         """Leave nothing of it on this machine; keep the logs where a test failed."""
         self.down(vms=True)
+        if not (self.home / "settings.json").exists():
+            shutil.rmtree(self.home, ignore_errors=True)
+            return
         if self.keep_evidence:
             evidence = PROJECT / "tests" / "evidence" / self.name
             shutil.copytree(self.home / "logs", evidence, dirs_exist_ok=True)
