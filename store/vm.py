@@ -113,7 +113,8 @@ class StoredVm:
     def settled(self) -> bool:
         """Whether nothing is left to do now: no pass is due, or it waits, stopped, in quarantine."""
         if self.quarantine is not None and not self.destroying:
-            return self.quarantine.stopped_at is not None
+            # Noted as stopped a moment before what was seen is stored.
+            return self.quarantine.stopped_at is not None and self.last_power_state in (None, PowerState.STOPPED)
         return self.due_at is None
 
 

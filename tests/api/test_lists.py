@@ -106,7 +106,7 @@ async def test_why_it_is_not_settled(world: World) -> None:
     for sql, words in (
         ("update vms set wake = wake", None),
         ("update vms set due_at = now() - interval '5 minutes'", "nobody took it up"),
-        ("update vms set retry_at = now() + interval '1 minute', due_at = retry_at", "the next try is at"),
+        ("update vms set due_at = now(), retry_at = now() + interval '1 minute'", "the next try is at"),
         ("update fleet set frozen = true", "frozen"),
         ("update vms set held = true, held_by = 'a drain'", "held by a drain"),
         ("update hosts set last_report_at = null", "its host has not reported yet"),

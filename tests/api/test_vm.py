@@ -38,6 +38,7 @@ async def test_a_create_answers_with_row_and_operation(world: World) -> None:
 
 async def test_fifty_at_once_have_fifty_ids(world: World) -> None:
     """C3."""
+    await world.token()
     answers = await asyncio.gather(*(world.call("POST", "/v1/vms", json=vm_body()) for _ in range(50)))
     assert [answer.status_code for answer in answers] == [201] * 50
     assert len({answer.json()["id"] for answer in answers}) == 50
