@@ -98,10 +98,17 @@ def tell_up(found: Document, vm: Document | None, home: Path) -> None:
     host = inner(found, "host")
     facts: list[tuple[str, object]] = []
     if vm is not None:
-        facts += [("demo", demo_line(vm)), ("log in", f"{command_prefix(home)} vm ssh demo")]
+        facts += [("demo", demo_line(vm))]
     path = path_line()
+    # First what the commands below it need.
     facts += [("PATH", path)] if path else []
     facts += [("environment", f"export HOSTLER_HOME={shlex.quote(str(home))}")] if home != home_directory() else []
+    if vm is not None:
+        command = command_prefix(home)
+        facts += [
+            ("log in", f"{command} vm ssh demo"),
+            ("another VM", f"{command} vm create web-1 --image demo --ssh-key FILE.pub"),
+        ]
     facts += [
         ("API docs", found.get("docs_url")),
         ("Temporal UI", found.get("ui_url")),
@@ -139,12 +146,17 @@ def guests_run_on(host: Document) -> str:
     """Say whether guests run on KVM or emulated, and why."""
     hypervisors = documents(host, "hypervisors")
     told = [
-        f"{str(each.get('accelerator') or 'unknown').upper()} ({each.get('name')}): {each.get('why')}"
+        f"{str(each.get('accelerator') or 'unknown').upper()} ({each.get('name')}): {one_line(each.get('why'))}"
         if each.get("available")
-        else f"not on {each.get('name')}: {each.get('why')}"
+        else f"not on {each.get('name')}: {one_line(each.get('why'))}"
         for each in hypervisors
     ]
     return "; ".join(told) or "unknown: the host has not said"
+
+
+def one_line(text: object) -> str:
+    """Put what a program said in several lines, its line ends escaped or not, into one."""
+    return " ".join(str(text).replace("\\n", " ").split())
 
 
 def down(
@@ -191,7 +203,8 @@ def status(*, home: Home = None, as_json: Json = False) -> None:
         kind = NotReachable if found.get("installed") is False else Unsuccessful
         raise kind(str(found.get("why") or "nothing is known of the state directory"))
     if ran.returncode != 0:
-        raise Unsuccessful("not everything is up")
+        stopped = all(each.get("state") == "stopped" for each in documents(found, "services"))
+        raise Unsuccessful("nothing is up: `hostler up` brings it up" if stopped else "not everything is up")
 
 
 def tell_status(found: Document) -> None:
@@ -215,7 +228,8 @@ def tell_status(found: Document) -> None:
     sys.stdout.write("\n")
     print_facts(facts)
     for each in services:
-        for line in things(each, "log"):
+        # What was stopped on purpose has nothing to explain.
+        for line in things(each, "log") if each.get("state") != "stopped" else ():
             say(f"{each.get('name')} | {line}")
     for rule, why in inner(found, "not_held").items():
         say(f"{rule} is not held: {why}")

@@ -15,6 +15,7 @@ from model.text import clean_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 _WHOLE = 1 << 20
@@ -96,7 +97,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     if table.row_count == 0:
         say(empty)
         return
-    console().print(table)
+    _put(table)
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
@@ -108,7 +109,25 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(cell(name), cell(value))
-    console().print(table)
+    _put(table)
+
+
+def _put(table: Table) -> None:
+    """Print a table; where no terminal reads it, without the blanks that fill its last column."""
+    if sys.stdout.isatty():
+        console().print(table)
+        return
+    target = console()
+    with target.capture() as captured:
+        target.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def print_links(links: Iterable[tuple[object, object]]) -> None:
+    """Print links, one a line and never broken, so that a terminal can open them."""
+    for at, (name, link) in enumerate(links):
+        text = cell(f"{plain(name)}  {plain(link)}")
+        console().print("\n" * (at == 0), text, sep="", soft_wrap=True)
 
 
 def moment(text: object) -> str | None:
@@ -124,6 +143,14 @@ def moment(text: object) -> str | None:
     away = at - datetime.now(UTC)
     far = _roughly(abs(away.total_seconds()))
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S} ({f'in {far}' if away.total_seconds() > 0 else f'{far} ago'})"
+
+
+def clock(text: object) -> str:
+    """Write a time of the API's as local time of day, which does not change from look to look."""
+    try:
+        return f"at {datetime.fromisoformat(str(text)).astimezone():%H:%M:%S}"
+    except ValueError:
+        return "later"
 
 
 def age(text: object) -> str | None:

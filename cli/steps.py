@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cli.document import Document
+from cli.output import clock
 from model.step import WORDS, StepKind
 
 CREATE = (
@@ -59,6 +60,10 @@ class Steps:
             self._at = self.steps.index(named) if named in self.steps else self._at
             self._words = WORDS[named]
             narration = narration.removeprefix(self._words).removeprefix(":").strip()
+        elif not narration and vm.get("last_error") and vm.get("due_at") and self.steps != DESTROY:
+            # Nothing goes on until the next attempt: whoever waits must see why.
+            self._words = ""
+            return Stand(self._at, "", f"{vm['last_error']}; tried again {clock(vm['due_at'])}")
         return Stand(self._at, self._words, narration)
 
 

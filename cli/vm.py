@@ -14,7 +14,7 @@ from cli.document import Document, documents, inner
 from cli.failures import Unsuccessful, Usage
 from cli.follow import Watch, check_outcome, follow
 from cli.options import Json, Timeout, read_duration
-from cli.output import age, moment, print_facts, print_json, print_table
+from cli.output import age, moment, print_facts, print_json, print_links, print_table
 
 _COLUMNS = ("NAME", "PHASE", "POWER", "ADDRESS", "HOST", "IMAGE", "CPUS", "MEMORY", "AGE", "DETAIL")
 _CONSOLE_LIMIT = 256 << 10
@@ -109,10 +109,11 @@ def show(name: str, /, *, as_json: Json = False) -> None:
     operations = documents(vm, "operations")
     if operations:
         sys.stdout.write("\n")
-        names = ("id", "kind", "state", "result", "started_at", "ended_at", "attempts", "error", "link")
+        names = ("id", "kind", "state", "result", "started_at", "ended_at", "attempts", "error")
         used = [each for each in names if any(operation.get(each) is not None for operation in operations)]
         rows = ([_shown(each, operation.get(each)) for each in used] for operation in operations)
         print_table([each.upper() for each in used], rows, empty="")
+        print_links((each.get("kind"), each["link"]) for each in operations if each.get("link"))
 
 
 def facts(vm: Document) -> list[tuple[str, object]]:

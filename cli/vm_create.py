@@ -26,6 +26,7 @@ from cli.output import print_json, say
 from model.text import clean_text
 
 _FILE_LIMIT_BYTES = 1 << 20
+_KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 Files = Annotated[tuple[Path, ...], Parameter(name="--ssh-key")]
 Labels = Annotated[tuple[str, ...], Parameter(name="--label")]
 Entries = Annotated[tuple[str, ...], Parameter(name="--metadata")]
@@ -152,6 +153,8 @@ def read_keys(file: Path) -> list[str]:
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
         raise Usage("--ssh-key: there is no key in this file")
+    if not any(len(key.split()) > 1 and key.startswith(_KEY_TYPES) for key in keys):
+        raise Usage("--ssh-key: this is no file of public keys; give one like ~/.ssh/id_ed25519.pub")
     return keys
 
 
@@ -166,6 +169,9 @@ def read_text(file: Path, option: str) -> str:
         if len(data) > _FILE_LIMIT_BYTES:
             raise Usage(f"{option}: the file is over 1 MiB")
         return data.decode()
+    except FileNotFoundError as error:
+        hint = "; `ssh-keygen -t ed25519` makes a key" if option == "--ssh-key" else ""
+        raise Usage(f"{option}: there is no file '{clean_text(str(file), 256)}'{hint}") from error
     except OSError as error:
         raise Usage(f"{option}: the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

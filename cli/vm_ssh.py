@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -40,7 +42,7 @@ def ssh(
     """Log in to a VM by SSH, or run a command there; its host key is checked against its row.
 
     :param name: Name or id.
-    :param identity: The file of a private key. Default: this installation's own key.
+    :param identity: The file of a private key. Default: this installation's own key, and yours in ~/.ssh.
     :param user: Whom to log in as.
     """
     limit = read_duration(timeout, "--timeout")
@@ -52,18 +54,19 @@ def ssh(
     with Api() as api:
         vm = api.get(f"/v1/vms/{api.find_vm_id(name)}")
         place = api.place
-    key = choose_identity(identity, place)
+    keys = choose_identities(identity, place)
+    check_running(vm)
     address = read_address(vm)
     known = write_known_hosts(vm, place)
     netns = guest_namespace(place)
     if netns is None and vm.get("phase") == "ready":
         await_port(address, WAIT_SECONDS if limit is None else limit.total_seconds())
-    words = ssh_command(vm, address, known, user=user, identity=key, command=command)
+    words = ssh_command(vm, address, known, user=user, identities=keys, command=command)
     become([program, *words], netns)
 
 
 def ssh_command(
-    vm: Document, address: str, known: Path, *, user: str, identity: Path | None, command: tuple[str, ...] = ()
+    vm: Document, address: str, known: Path, *, user: str, identities: tuple[Path, ...], command: tuple[str, ...] = ()
 ) -> list[str]:
     """Return the arguments of ssh. `known` holds the VM's key under its alias, and nothing else counts."""
     options = {
@@ -79,8 +82,9 @@ def ssh_command(
         "ConnectTimeout": "10",
     }
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    if identity is not None:
-        words += ["-o", "IdentitiesOnly=yes", "-i", str(identity)]
+    if identities:
+        # An agent full of other keys would use up the attempts that the guest allows.
+        words += ["-o", "IdentitiesOnly=yes", *(word for path in identities for word in ("-i", str(path)))]
     # After the address ssh reads options again, so what is run comes after "--".
     return [*words, "-l", user, address, *(("--", *command) if command else ())]
 
@@ -96,6 +100,16 @@ def read_id(vm: Document) -> str:
     if not re.fullmatch(r"[a-z0-9-]{1,63}", vm_id, re.ASCII):
         raise Unsuccessful("the API's answer holds no VM id")
     return vm_id
+
+
+def check_running(vm: Document) -> None:
+    """Say at once that nobody will answer. Errors: Unsuccessful, for a VM that is known to be stopped or paused."""
+    name, power = vm.get("name"), vm.get("power_state")
+    if vm.get("quarantine"):
+        raise Unsuccessful(f"{name} was deleted: `hostler vm undelete {name}` brings it back")
+    if vm.get("phase") != "ready" or power not in ("stopped", "paused") or power != vm.get("desired_power_state"):
+        return
+    raise Unsuccessful(f"{name} is {power}: `hostler vm {'start' if power == 'stopped' else 'resume'} {name}`")
 
 
 def read_address(vm: Document) -> str:
@@ -146,13 +160,29 @@ def quote_path(path: Path) -> str:
     return '"' + text.replace("%", "%%") + '"'
 
 
-def choose_identity(given: Path | None, place: Place) -> Path | None:
-    """Return the key that was given, else the installation's own if we can read it, else None: ssh's own choice."""
+def choose_identities(given: Path | None, place: Place) -> tuple[Path, ...]:
+    """Return the key that was given, else the installation's own, if we can read it, and the user's; else ssh's choice.
+
+    A VM that was made with `--ssh-key ~/.ssh/id_ed25519.pub` knows only the user's.
+    """
     if given is not None:
         if not given.is_file():
             raise Usage("--identity: there is no such file")
-        return given.absolute()
-    return place.identity if os.access(place.identity, os.R_OK) else None
+        return (given.absolute(),)
+    if not os.access(place.identity, os.R_OK):
+        return ()
+    return (place.identity, *user_keys())
+
+
+def user_keys() -> list[Path]:
+    """Return the keys that ssh itself would try: of the user, and of whoever called sudo."""
+    homes = [Path.home()]
+    caller = os.environ.get("SUDO_UID", "")
+    if caller.isascii() and caller.isdigit():
+        with contextlib.suppress(KeyError, OverflowError):
+            homes.append(Path(pwd.getpwuid(int(caller)).pw_dir))
+    paths = [home / ".ssh" / name for home in dict.fromkeys(homes) for name in ("id_ed25519", "id_ecdsa", "id_rsa")]
+    return [path for path in paths if os.access(path, os.R_OK)]
 
 
 def guest_namespace(place: Place) -> str | None:

@@ -66,7 +66,7 @@ def test_the_host_key_of_the_row_is_the_only_one_that_counts(
 def test_real_ssh_understands_the_options(tmp_path: Path) -> None:
     """OpenSSH itself reads the command line and says what it makes of it."""
     known = tmp_path / "a folder with %d" / "known"
-    words = ssh_command(vm(), "192.0.2.1", known, user="root", identity=tmp_path / "id")
+    words = ssh_command(vm(), "192.0.2.1", known, user="root", identities=(tmp_path / "id",))
     found = subprocess.run(["ssh", "-F", "/dev/null", "-G", *words], capture_output=True, text=True, check=True)
     settings = dict(line.split(" ", 1) for line in found.stdout.splitlines() if " " in line)
     assert settings["hostkeyalias"] == f"hostler-{VM_ID}"
@@ -185,3 +185,32 @@ def test_the_wait_is_bounded(greeter: socket.socket) -> None:
     """A server that takes connections and says nothing holds nobody up for long."""
     assert not answers("127.0.0.1", 0.05)
     assert not await_port("127.0.0.1", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"power_state": "stopped", "desired_power_state": "stopped"}, "web-1 is stopped: `hostler vm start web-1`"),
+        ({"power_state": "paused", "desired_power_state": "paused"}, "web-1 is paused: `hostler vm resume web-1`"),
+        ({"quarantine": {"kind": "deleted"}}, "web-1 was deleted: `hostler vm undelete web-1` brings it back"),
+    ],
+)
+def test_whoever_cannot_answer_is_not_waited_for(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(Unsuccessful) as found:
+        vm_ssh.check_running(vm(phase="ready", name="web-1") | changes)
+    assert found.value.detail == told
+
+
+def test_the_user_s_own_keys_are_tried_after_the_installation_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A VM made with `--ssh-key ~/.ssh/id_ed25519.pub` knows only the user's key."""
+    place = Place("http://127.0.0.1:1", None, tmp_path / "state")
+    own = tmp_path / ".ssh" / "id_ed25519"
+    for path in (place.identity, own):
+        path.parent.mkdir(parents=True)
+        path.write_text("key")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    assert vm_ssh.choose_identities(None, place) == (place.identity, own)
+    assert vm_ssh.choose_identities(own, place) == (own,)

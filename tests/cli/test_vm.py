@@ -278,3 +278,10 @@ def test_image_add(fleet: Fleet, hostler: Runner) -> None:
         "command_line": "root=/dev/vda",
     }
     assert hostler("image", "add", "demo", "--url", "u", "--sha256", "s", "--initrd-url", "x").code == 2
+
+
+def test_a_wait_tells_why_nothing_goes_on() -> None:
+    """Between two attempts the last error stands, and when the next one begins."""
+    waiting = vm(phase="creating", settled=False, status_detail=None, last_error="no memory")
+    stand = Steps(CREATE).see(waiting | {"due_at": "2026-01-01T00:00:00+00:00"})
+    assert stand.text.startswith("no memory; tried again at ")
