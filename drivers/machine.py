@@ -184,6 +184,11 @@ def measure_capacity(home: Path, *, committed_millicores: int | None, promised_b
     )
 
 
+def total_memory_mib() -> int | None:
+    """Return the machine's memory; None when it cannot be measured."""
+    return _memory()[0]
+
+
 def _memory() -> tuple[int | None, int | None]:
     try:
         lines = MEMORY.read_text().splitlines()

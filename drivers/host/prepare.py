@@ -9,6 +9,7 @@ from drivers.durable import remove_durably
 from drivers.host.ending import Ending
 from drivers.host.parts import Parts
 from drivers.jobs import Job
+from drivers.machine import total_memory_mib
 from drivers.network import draw_address
 from drivers.records import Entry
 from drivers.seed import make_host_key
@@ -55,6 +56,11 @@ class PrepareSteps:
             raise Permanent(f"this host does not run {wanted.hypervisor!r} guests: it runs {found.name}")
         if wanted.image.architecture != ARCHITECTURE:
             raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
+        memory_mib = total_memory_mib()
+        if memory_mib is not None and wanted.memory_mib > memory_mib:
+            raise Permanent(
+                f"this host has {memory_mib} MiB of memory, the VM needs {wanted.memory_mib} MiB: ask for less"
+            )
         if not found.available:
             raise StepFailed(f"this host cannot run guests now: {found.why}")
         if found.emulated and wanted.project != OPERATORS_PROJECT and not self._parts.allow_emulated_guests:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.processes import find_processes_of, kill_processes
-from model.errors import Fenced, StepFailed, Superseded, Unavailable
+from model.errors import Fenced, Permanent, StepFailed, Superseded, Unavailable
 from model.vm import PowerState
 from tests.fixtures.host import HostWorld, make_row
 from tests.fixtures.processes import SleepingGuests
@@ -357,3 +357,11 @@ async def test_secrets_are_in_private_files_only(world) -> None:
         if path.is_file() and b"c2VjcmV0" in path.read_bytes():
             assert path.name == "config.json"
             assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_a_vm_larger_than_its_host_is_refused_at_once(world) -> None:
+    """L-C6: no later try can give the host more memory than it has; nothing is left behind."""
+    world.add("vm1", memory_mib=4 << 20)
+    with pytest.raises(Permanent, match=r"has \d+ MiB of memory, the VM needs 4194304 MiB"):
+        await world.run_pass(make_row("vm1"))
+    assert await inventory(world) == NONE
