@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -72,14 +73,15 @@ def remove(installation: Installation) -> None:
     for folder in cgroup_folders(cgroups):
         folder.rmdir()
     shutil.rmtree(installation.home)
-    (REGISTRY / f"{settings.name}.json").unlink(missing_ok=True)
+    for entry in registry_entries(installation):
+        entry.unlink()
 
 
 def find_left(installation: Installation) -> list[str]:
     """List what is still there of an installation that was removed."""
     settings = installation.settings
     tables = subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True).stdout
-    left = [str(installation.home)] if installation.home.exists() else []
+    left = [str(path) for path in (installation.home, *registry_entries(installation)) if path.exists()]
     left += [line for line in tables.splitlines() if line.split()[-1] == settings.table]
     left += [
         f"link {link.name}"
@@ -89,6 +91,13 @@ def find_left(installation: Installation) -> list[str]:
     left += [str(folder) for folder in cgroup_folders(Cgroups.detect(settings.cgroup))]
     left += [f"guest process {p.pid}" for p in find_processes_of(settings.names().users, read_boot_id())]
     return left + [f"process {pid}" for pid in find_processes(str(installation.home))]
+
+
+def registry_entries(installation: Installation) -> list[Path]:
+    """List what the machine's registry of installations holds of one: its names, and the lock of its `up`."""
+    lock = hashlib.sha256(os.fsencode(installation.home)).hexdigest()[:24]
+    found = (REGISTRY / f"{installation.settings.name}.json", REGISTRY / f"{lock}.lock")
+    return [path for path in found if path.exists()]
 
 
 def cgroup_folders(cgroups: Cgroups) -> list[Path]:
