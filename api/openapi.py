@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, cast
 
 from fastapi import FastAPI
 
@@ -10,6 +11,7 @@ from api.documents import Problem
 from api.problems import MEDIA_TYPE
 
 PROBLEM: dict[int | str, dict[str, Any]] = {"default": {"model": Problem, "description": "A problem (RFC 9457)"}}
+_RULE_IDS = re.compile(r" \((?:[A-Z]-[A-Z]?[0-9]+(?:, )?)+\)")
 _SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token: hst_…"},
     "host": {"type": "http", "scheme": "bearer", "description": "The credential of an enrolled host: hsh_…"},
@@ -29,7 +31,8 @@ def install(app: FastAPI) -> None:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to FastAPI's document what it does not know."""
+    """Add to FastAPI's document what it does not know, and leave out what only we do: the ids of our rules."""
+    _drop_rule_ids(document)
     document.setdefault("components", {})["securitySchemes"] = _SCHEMES
     for path, calls in document["paths"].items():
         for call in calls.values():
@@ -39,3 +42,15 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
             if "application/json" in problem.get("content", {}):
                 problem["content"] = {MEDIA_TYPE: problem["content"]["application/json"]}
     return document
+
+
+def _drop_rule_ids(node: Any) -> None:
+    if isinstance(node, dict):
+        for key, value in cast("dict[str, Any]", node).items():
+            if key == "description" and isinstance(value, str):
+                node[key] = _RULE_IDS.sub("", value)
+            else:
+                _drop_rule_ids(value)
+    elif isinstance(node, list):
+        for value in cast("list[Any]", node):
+            _drop_rule_ids(value)

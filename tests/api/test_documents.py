@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -65,3 +66,15 @@ def test_limits_are_stated_in_the_schema() -> None:
     assert schemas["UserData"]["properties"].keys() == {"bytes", "digest"}
     given = {"NewVmBody", "VmDocument", "OneVmDocument", "VmInput"}
     assert {name for name, found in shown.items() if found} == given
+
+
+def test_the_ids_of_our_rules_are_not_for_callers() -> None:
+    """A rule's id tells a caller nothing; only what it says does."""
+    text = json.dumps(bare_app().openapi())
+    assert not re.search(r"\([A-Z]-[A-Z]?[0-9]+", text)
+
+
+async def test_the_root_leads_to_the_docs(world: World) -> None:
+    answer = await world.client.get("/")
+    assert answer.status_code == 307
+    assert answer.headers["location"] == "/docs"
