@@ -63,6 +63,10 @@ _EPILOGUE = (
 )
 
 
+# What people type who come from elsewhere: "delete" must not be answered with "did you mean undelete?".
+_ALSO_CALLED = {"delete": "rm", "remove": "rm", "list": "ls"}
+
+
 def make_app() -> App:
     """Put the commands together."""
     app = App(
@@ -87,6 +91,8 @@ def make_app() -> App:
 def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     words = list(words)
+    if len(words) > 1 and words[0] in {name for name, *_ in _GROUPS}:
+        words[1] = _ALSO_CALLED.get(words[1], words[1])
     if words[:2] == ["vm", "ssh"]:
         from cli.vm_ssh import mark_command
 

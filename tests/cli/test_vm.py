@@ -285,3 +285,11 @@ def test_a_wait_tells_why_nothing_goes_on() -> None:
     waiting = vm(phase="creating", settled=False, status_detail=None, last_error="no memory")
     stand = Steps(CREATE).see(waiting | {"due_at": "2026-01-01T00:00:00+00:00"})
     assert stand.text.startswith("no memory; tried again at ")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("delete", "rm"), ("list", "ls")])
+def test_other_words_for_a_verb_are_taken(typed: str, meant: str, hostler: Runner) -> None:
+    """Somebody who types `delete` must not be led to `undelete`."""
+    asked = hostler("vm", typed, "--help")
+    assert asked.code == 0
+    assert asked.out == hostler("vm", meant, "--help").out
