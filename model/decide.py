@@ -80,11 +80,7 @@ def _next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     if status.retry_at is not None and status.retry_at > row.now:
         return Step(kind=StepKind.WAIT, reason="a pause after a failed step", until=status.retry_at)
     if seen.power_state is None:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="the guest's process lives but does not answer",
-            until=row.now + UNREACHABLE_LOOK,
-        )
+        return _next_of_silent(row, record, seen)
     if _must_grow(desired.disk_gib, record):
         return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
     if record.seed_digest != desired.input_digest:
@@ -97,6 +93,30 @@ def _next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     if _applied(record) != (desired.generation, desired.spec_generation, desired.restart_generation):
         return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
     return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there")
+
+
+def _next_of_silent(row: Row, record: Record, seen: Observed) -> Step:
+    """The guest's process does not answer: only its user ends it, who asked for a stop or a restart (L-V3, case B2)."""
+    if seen.process is not None and row.desired.power_state is PowerState.STOPPED:
+        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
+    return _next_of_restart(row, record, seen) or Step(
+        kind=StepKind.WAIT,
+        reason="the guest's process lives but does not answer",
+        until=row.now + UNREACHABLE_LOOK,
+    )
+
+
+def _next_of_restart(row: Row, record: Record, seen: Observed) -> Step | None:
+    """A restart is done when the process that was noted for it is dead and another runs (L-V7)."""
+    wanted = row.desired.restart_generation
+    if seen.process is None or record.applied_restart_generation >= wanted:
+        return None
+    noted = wanted if record.restart_of_generation is None else record.restart_of_generation
+    if record.restart_of is None or noted < wanted:
+        return Step(kind=StepKind.NOTE_RESTART, reason="a restart was asked for")
+    if record.restart_of == seen.process:
+        return Step(kind=StepKind.STOP, reason="a restart replaces the guest's process")
+    return None
 
 
 def _applied(record: Record) -> tuple[int, int, int]:
@@ -116,15 +136,12 @@ def _next_of_stopped(record: Record, seen: Observed) -> Step | None:
 
 
 def _next_of_up(row: Row, record: Record, seen: Observed) -> Step | None:
-    """Running or paused is wanted. A restart is done when the process it replaces is dead and another runs (L-V7)."""
-    up = seen.power_state is not PowerState.STOPPED
-    if up and record.applied_restart_generation < row.desired.restart_generation:
-        if record.restart_of is None:
-            return Step(kind=StepKind.NOTE_RESTART, reason="a restart was asked for")
-        if record.restart_of == seen.process:
-            return Step(kind=StepKind.STOP, reason="a restart replaces the guest's process")
-    if not up:
+    """Running or paused is wanted."""
+    if seen.power_state is PowerState.STOPPED:
         return Step(kind=StepKind.BOOT, reason=_why_boot(record, seen))
+    restart = _next_of_restart(row, record, seen)
+    if restart is not None:
+        return restart
     if row.desired.power_state is PowerState.PAUSED and seen.power_state is PowerState.RUNNING:
         return Step(kind=StepKind.PAUSE, reason="the VM is wanted paused")
     if row.desired.power_state is PowerState.RUNNING and seen.power_state is PowerState.PAUSED:

@@ -25,7 +25,8 @@ class Record(Lenient):
 
     `boot_id` is the sole witness that a create completed (L-C1): the host's boot id when the VM last ran or was last
     recorded as stopped. `stop_intended` is durable before a guest is asked to stop. `restart_of` names the process that
-    a restart replaces (L-V7). `applied_…` are the last applied generations.
+    a restart replaces (L-V7), `restart_of_generation` the restart that was wanted then (None: a record
+    from before this was kept). `applied_…` are the last applied generations.
     """
 
     input_digest: str
@@ -34,6 +35,7 @@ class Record(Lenient):
     stop_intended: bool = False
     quarantined_at: datetime | None = None
     restart_of: ProcessRecord | None = None
+    restart_of_generation: int | None = None
     applied_generation: int = 0
     applied_spec_generation: int = 0
     applied_restart_generation: int = 0

@@ -166,17 +166,22 @@ class PowerSteps:
             await self._change(job, order.vm_id, self._at_rest)
 
     async def note_restart(self, job: Job, order: HostOrder) -> None:
-        """Name the process that a restart replaces, before it is stopped, once (L-V7)."""
+        """Name the process that a restart replaces, before it is stopped, once per restart (L-V7)."""
         async with job.locked():
             status = self._parts.records.status(order.vm_id)
-            if status.record.applied_restart_generation >= order.restart_generation:
+            record, wanted = status.record, order.restart_generation
+            if record.applied_restart_generation >= wanted:
                 return
-            if status.record.restart_of is not None:
+            noted = wanted if record.restart_of_generation is None else record.restart_of_generation
+            if record.restart_of is not None and noted >= wanted:
                 return
             state = await self._find(order.vm_id)
             if state.process is None or state.process != status.process:
                 raise StepFailed("there is no running guest that a restart could replace")
-            await self._change(job, order.vm_id, lambda s: _recorded(s, restart_of=state.process))
+            process = state.process
+            await self._change(
+                job, order.vm_id, lambda s: _recorded(s, restart_of=process, restart_of_generation=wanted)
+            )
 
     async def quarantine(self, job: Job, order: HostOrder) -> None:
         """Stop the guest for its quarantine: intent and moment are durable first (L-R2)."""

@@ -123,6 +123,19 @@ async def test_a_restart_happens_once_however_often_its_pass_is_repeated(world) 
     assert world.host.parts.hypervisor.boots == ["vm1", "vm1"]
 
 
+async def test_a_restart_asked_for_after_the_boot_of_another_happens_too(world) -> None:
+    """L-V7: the record says which restart replaced the process, so that a later one is told from it."""
+    await world.run_pass(make_row("vm1"))
+    world.pass_number += 1
+    first = make_row("vm1", created=True, restart_generation=1)
+    steps = (world.vm.ensure_restart_noted, world.vm.ensure_stopped, world.vm.ensure_booted)
+    for number, step in enumerate(steps, 1):
+        await step(world.order("vm1", first, number))
+    view = await world.run_pass(make_row("vm1", created=True, restart_generation=2))
+    assert view.record.applied_restart_generation == 2
+    assert world.host.parts.hypervisor.boots == ["vm1", "vm1", "vm1"]
+
+
 async def test_a_host_reboot_boots_once_and_a_stopped_vm_stays_stopped(world) -> None:
     """L-V1, L-V2, case A2."""
     world.add("vm2")

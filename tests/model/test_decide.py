@@ -128,6 +128,33 @@ def test_a_guest_that_does_not_answer_is_not_dead():
     assert step.until is not None
 
 
+def test_a_guest_that_does_not_answer_is_stopped_when_its_user_wants_that():
+    """L-V3: asked, then killed; a process that hangs is no reason to refuse a stop, nor is a disk to grow first."""
+    world = created()
+    world.see(power_state=None, process=PROCESS)
+    world.status(power_state=PowerState.STOPPED, disk_gib=9, generation=2, spec_generation=2)
+    assert next_step(world.row, world.view).kind is StepKind.STOP
+    assert run_until_rest(world)[-1] is StepKind.SETTLED
+
+
+def test_a_guest_that_does_not_answer_is_replaced_by_a_restart():
+    """L-V7: the user's remedy for a process that hangs."""
+    world = created(restart_generation=1, generation=2)
+    world.see(power_state=None)
+    kinds = run_until_rest(world)
+    assert kinds == [StepKind.NOTE_RESTART, StepKind.STOP, StepKind.BOOT, StepKind.APPLY, StepKind.SETTLED]
+
+
+def test_a_restart_asked_for_after_the_boot_of_another_is_not_lost():
+    """L-V7: once per restart generation, also when the second comes before the first is recorded as applied."""
+    world = created(restart_generation=1, generation=2)
+    while world.done[-1:] != (StepKind.BOOT,):
+        world.apply(next_step(world.row, world.view))
+    world.status(restart_generation=2, generation=3)
+    run_until_rest(world)
+    assert world.starts == 2
+
+
 def test_a_guest_that_ended_itself_boots_again():
     """L-V4: its process is still readable, but the guest is over."""
     world = created()

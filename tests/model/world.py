@@ -164,7 +164,8 @@ class World:
         self.record(stop_intended=True, boot_id=self.view.observed.boot_id)
 
     def do_note_restart(self) -> None:
-        self.record(restart_of=self.view.observed.process)
+        wanted = self.row.desired.restart_generation
+        self.record(restart_of=self.view.observed.process, restart_of_generation=wanted)
 
     def do_grow_disk(self) -> None:
         self.record(disk_bytes=(self.row.desired.disk_gib or 1) * GIB)

@@ -206,7 +206,7 @@ def _stop_recorded(host: SimulatedHost, machine: Machine, order: HostOrder) -> N
 
 
 def _restart_noted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
-    _update(machine, restart_of=machine.process)
+    _update(machine, restart_of=machine.process, restart_of_generation=order.restart_generation)
 
 
 def _disk_size(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
