@@ -272,7 +272,7 @@ class Pass(HostSteps):
         self._end = PassEnd(result="waiting", pass_number=self.pass_number)
 
     async def _keep(self) -> None:
-        """Renew the claim while the pass works, and say when its time is over."""
+        """Renew the claim while the pass works, and say when its time or its claim is over."""
         over_at = workflow.now() + policies.PASS_TIMEOUT
         while workflow.now() < over_at:
             await workflow.sleep(policies.RENEW_CLAIM_EVERY, summary="renew the claim")
@@ -280,7 +280,7 @@ class Pass(HostSteps):
                 try:
                     await self.store(PassActivities.renew_claim, self.ref)
                 except _StoreAway:
-                    return
+                    break  # the claim has lapsed: a step that goes on would be nobody's
         self.over_time = True
 
     async def store(self, method: Callable[[PassActivities, Any], Awaitable[T]], request: Lenient) -> T:
