@@ -18,8 +18,9 @@ from drivers.names import HostNames
 from drivers.network import sysctls
 from drivers.network.attachment import Attachment, AttachmentState, NetworkInventory, check, check_parts
 from drivers.network.dhcp import Dhcp
-from drivers.network.firewall import Firewall
-from drivers.network.links import Links
+from drivers.network.firewall import Firewall, Tables
+from drivers.network.links import Link, Links
+from drivers.shared import SharedRead
 from model.errors import HostlerError
 from model.process import ProcessRecord
 
@@ -52,6 +53,12 @@ class Network:
         self._dhcp = Dhcp(names, folder.resolve(), resolvers=resolvers, user=dns_user)
         # Kernel state is read, compared and changed in several calls: one at a time.
         self._lock = asyncio.Lock()
+        self._kernel = SharedRead(self._read_kernel)
+
+    async def _read_kernel(self) -> tuple[dict[str, Link], Tables]:
+        """Read links and tables. All links are decoded each time, so looks at many VMs share one reading."""
+        links, tables = await asyncio.gather(self._links.read(), self._firewall.read())
+        return links, tables
 
     async def start(self) -> None:
         """Make the shared part match: firewall, bridge, settings, NAT, DHCP; VMs keep what they have.
@@ -120,7 +127,7 @@ class Network:
     async def find(self, a: Attachment) -> AttachmentState:
         """Find what is there of an attachment, changing nothing."""
         check(self._names, a)
-        links, tables = await asyncio.gather(self._links.read(), self._firewall.read())
+        links, tables = await self._kernel.read()
         tap = self._links.is_wanted(links, a)
         firewall = self._firewall.is_there(tables, a)
         reservation = await asyncio.to_thread(self._dhcp.is_there, a)
@@ -129,7 +136,7 @@ class Network:
 
     async def inventory(self) -> NetworkInventory:
         """List what the host holds for VMs."""
-        links, tables = await asyncio.gather(self._links.read(), self._firewall.read())
+        links, tables = await self._kernel.read()
         reservations = await asyncio.to_thread(self._dhcp.reservations)
         return NetworkInventory(
             taps=frozenset(link.name for link in self._links.taps(links)),
@@ -142,7 +149,7 @@ class Network:
 
         Left out: what only this boot knows (indexes, handles, marks, pids) and what traffic moves (counters, leases).
         """
-        links, tables = await asyncio.gather(self._links.read(), self._firewall.read())
+        links, tables = await self._kernel.read()
         bridge = links.get(self._names.bridge)
         shown = {
             "bridge": None if bridge is None else [bridge.mac, bridge.alias, bridge.up, *bridge.settings],
