@@ -19,7 +19,10 @@ import os
 import resource
 import stat
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # importing `typing` for it would cost more than all the rest of a start
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x20, 0x1000, 0x4000, 0x40000
 CLONE_NEWNS = 0x20000

@@ -83,19 +83,28 @@ def find_processes_of(users: range, boot_id: str, also: frozenset[int] = frozens
         if not name.isdecimal():
             continue
         pid = int(name)
-        start_time, uids = find_start_time(pid), find_users(pid)
-        if start_time is not None and uids and (pid in also or any(uid in users for uid in uids)):
+        uids = find_users(pid)
+        if not uids or not (pid in also or any(uid in users for uid in uids)):
+            continue
+        start_time = find_start_time(pid)
+        if start_time is not None:
             uid = next((uid for uid in uids if uid in users), uids[0])
             found.append(ProcessRecord(pid=pid, start_time=start_time, boot_id=boot_id, uid=uid))
     return found
 
 
 def find_users(pid: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("Uid:"):
-                return [int(word) for word in line.split()[1:]]
-    return []
+    try:
+        descriptor = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    try:
+        text = os.read(descriptor, 1024)
+    except ProcessLookupError:
+        return []
+    finally:
+        os.close(descriptor)
+    return [int(word) for word in text.partition(b"\nUid:")[2].partition(b"\n")[0].split()]
 
 
 def kill_processes(found: list[ProcessRecord]) -> None:

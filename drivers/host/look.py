@@ -70,7 +70,7 @@ class Looker:
             guest_ended=state.ended if state.process is not None else None,
             paused_by_hypervisor=state.paused_by_hypervisor,
             disk_bytes=stored.record.disk_bytes if stored else None,
-            network=await self._is_attached(entry),
+            network=await self._is_attached(entry, state),
             address=str(config.allocation.address) if config else None,
             ssh_host_key=config.host_key.public if config else None,
             last_exit=stored.last_exit if stored else None,
@@ -78,10 +78,11 @@ class Looker:
             seen_at=datetime.now(UTC),
         )
 
-    async def _is_attached(self, entry: Entry) -> bool:
+    async def _is_attached(self, entry: Entry, state: GuestState) -> bool:
         """Say whether the network is as wanted; that the network cannot be asked keeps no guest from being stopped."""
-        if entry.config is None:
-            return False
+        record = entry.status.record if entry.status else None
+        if entry.config is None or (record is not None and record.create is not None and not record.create.booted):
+            return False  # the network of a create that has not booted anything is made by its boot
         try:
             return (await self._parts.network.find(self._parts.attachment(entry.config))).matches
         except HostlerError:

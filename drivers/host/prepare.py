@@ -31,6 +31,7 @@ class PrepareSteps:
     def __init__(self, parts: Parts, ending: Ending) -> None:
         self._parts = parts
         self._ending = ending
+        self._drawn: IPv4Address | None = None
 
     async def prepare(self, job: Job, order: HostOrder) -> None:
         """Begin an attempt: its input is fetched, and nothing that an earlier one made or booted is left.
@@ -105,11 +106,12 @@ class PrepareSteps:
         uid = next((uid for uid in parts.names.users if uid not in uids), None)
         if uid is None:
             raise OutOfSpace("every user of this host's range is taken: enlarge the range")
+        self._drawn = draw_address(parts.names.subnet, addresses, self._drawn)
         return HostAllocation(
             uid=uid,
             tap=parts.names.tap(wanted.vm_id),
             mac=wanted.mac,
-            address=draw_address(parts.names.subnet, addresses),
+            address=self._drawn,
             accelerator=found.accelerator or "tcg",
             machine_type=found.machine_type,
         )

@@ -95,9 +95,8 @@ class Firewall:
         self._wanted = (await self.read()).fixed
         return True
 
-    async def ensure(self, a: Attachment, guard: Callable[[], None]) -> bool:
+    async def ensure(self, a: Attachment, guard: Callable[[], None], tables: Tables) -> bool:
         """Make the VM's elements match in one transaction, others' claims on its address removed; tell whether new."""
-        tables = await self.read()
         if any(e.name == "own_mac" and e.key[1] == a.mac and e.key[0] != a.tap for e in tables.elements):
             raise Conflict(f"MAC {a.mac} of VM {a.vm_id} is another VM's on this host")
         wanted = _wanted(a, _mark(tables, a))

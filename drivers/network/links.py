@@ -114,10 +114,9 @@ class Links:
             if not bridge.up:
                 await ip.link("set", index=bridge.index, state="up")
 
-    async def ensure_tap(self, a: Attachment, guard: Guard) -> bool:
+    async def ensure_tap(self, a: Attachment, guard: Guard, links: dict[str, Link]) -> bool:
         """Make the VM's tap match; tell whether it was made."""
         async with self._route(f"set up the tap {a.tap}") as ip:
-            links = await _read(ip)
             link, bridge = links.get(a.tap), links.get(self._names.bridge)
             if bridge is None:
                 raise StepFailed(f"the bridge {self._names.bridge} vanished while a tap was set up")
@@ -127,7 +126,7 @@ class Links:
             if link is None:
                 guard()
                 await run_inside_async(self._names.netns, lambda: _make_tap(a.tap))
-                link = (await _read(ip))[a.tap]
+                link = (await _read(ip, a.tap))[a.tap]
             if not self._is_wanted(link, a.vm_id, bridge):
                 guard()
                 await run_inside_async(self._names.netns, lambda: _silence(a.tap))
@@ -226,9 +225,10 @@ class Links:
             raise StepFailed(f"cannot {wish}: the network namespace cannot be reached") from error
 
 
-async def _read(ip: Any) -> dict[str, Link]:
+async def _read(ip: Any, name: str | None = None) -> dict[str, Link]:
     links: dict[str, Link] = {}
-    async for message in await ip.link("dump"):
+    messages = [m async for m in await ip.link("dump")] if name is None else await ip.link("get", ifname=name)
+    for message in messages:
         data: Any = message.get(("linkinfo", "data"))
         kind: str | None = message.get(("linkinfo", "kind"))
         shown: list[int | None] = [data.get(n) if kind == "bridge" and data else None for n in _BRIDGE_SHOWN]

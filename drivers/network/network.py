@@ -86,14 +86,17 @@ class Network:
         """
         check(self._names, a)
         async with self._lock:
-            await self._ensure_shared(quick=True)
+            had, tables = await asyncio.gather(self._links.read(), self._firewall.read())
+            self._links.check_owner(had)
+            if not (self._names.bridge in had and len(tables.present) == 2 and self._dhcp.is_running()):
+                await self._ensure_shared()
+                had, tables = await asyncio.gather(self._links.read(), self._firewall.read())
             undo: list[Callable[[], Awaitable[object]]] = []
             try:
-                had = await self._links.read()
                 if a.tap not in had:
                     undo.append(lambda: self._links.remove_tap(a.tap, a.vm_id, guard))
-                await self._links.ensure_tap(a, guard)
-                if await self._firewall.ensure(a, guard):
+                await self._links.ensure_tap(a, guard, had)
+                if await self._firewall.ensure(a, guard, tables):
                     undo.append(lambda: self._firewall.release(a.tap, a.address, guard))
                 if a.vm_id not in await asyncio.to_thread(self._dhcp.reservations):
                     undo.append(lambda: self._dhcp.release(a.vm_id, guard))

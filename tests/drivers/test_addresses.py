@@ -80,3 +80,14 @@ def test_derived_names_fit_and_are_told_apart() -> None:
     assert str(names.gateway) == "10.84.0.1"
     assert not names.owns_tap("hostler0")
     assert not names.owns_tap("hst0\n")
+
+
+def test_an_address_that_was_given_back_rests() -> None:
+    """Case D4: the next one is drawn above the last, and the range is used whole before any is used again."""
+    subnet = IPv4Network("10.0.0.0/29")
+    last, seen = None, []
+    for _ in range(7):
+        last = draw_address(subnet, (), last)
+        seen.append(last)
+    assert len(set(seen[:5])) == 5
+    assert seen[5:] == seen[:2]

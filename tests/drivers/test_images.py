@@ -466,6 +466,7 @@ async def test_room_that_vanishes_is_told_and_given_back(
     images = make_images(small / "images", space=Space(small, reserve_bytes=0))
     fetching = asyncio.create_task(ensure(images, rootfs(server)))
     await until(lambda: server.open_downloads == 1)
+    await until(lambda: any(path.name.endswith(".part.json") for path in (small / "images").iterdir()))
     filler = small / "filler"
     with filler.open("wb") as file, contextlib.suppress(OSError):
         while True:
