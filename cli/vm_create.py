@@ -23,6 +23,7 @@ from cli.options import (
     read_pairs,
 )
 from cli.output import print_json, say
+from cli.place import Place
 from model.text import clean_text
 
 _FILE_LIMIT_BYTES = 1 << 20
@@ -68,7 +69,7 @@ def create(
     :param cpus: Processors, such as 1, 0.5 or 2. Default: 1.
     :param memory: MiB, or a number with M or G. Default: 512.
     :param disk: GiB, or a number with G or T. Default: the image's size.
-    :param ssh_key: A file of public keys; may be given several times.
+    :param ssh_key: A file of public keys; may be given several times. Default: this installation's own key.
     :param user_data: A file for the guest's first boot; '-' reads standard input.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
@@ -96,6 +97,8 @@ def create(
         "boot_priority": boot_priority,
     }
     with Api() as api:
+        if not ssh_key and user_data is None:
+            body["ssh_authorized_keys"] = own_keys(api.place)
         vm = send(api, body, vm_id)
         if not no_wait:
             vm = follow_create(api, vm, timeout=limit, silent=as_json)
@@ -156,6 +159,14 @@ def read_keys(file: Path) -> list[str]:
     if not any(len(key.split()) > 1 and key.startswith(_KEY_TYPES) for key in keys):
         raise Usage("--ssh-key: this is no file of public keys; give one like ~/.ssh/id_ed25519.pub")
     return keys
+
+
+def own_keys(place: Place) -> list[str]:
+    """Return the key that `hostler vm ssh` tries first, so that a VM made without a word of keys can be logged in to."""
+    try:
+        return read_keys(place.identity.with_suffix(".pub"))
+    except Usage:
+        return []  # another machine's installation, or one without its demo
 
 
 def read_text(file: Path, option: str) -> str:

@@ -70,6 +70,15 @@ def test_create_leaves_out_what_was_not_given(fleet: Fleet, hostler: Runner) -> 
     assert fleet.asked[0].body == {"name": "web-1", "image": "demo"}
 
 
+def test_create_without_a_key_takes_the_installations_own(fleet: Fleet, hostler: Runner, key: Path, home: Path) -> None:
+    """The key that `hostler vm ssh` tries first: a VM that nobody can log in to is of no use."""
+    (home / "ssh").mkdir()
+    own = home / "ssh" / "id_ed25519.pub"
+    own.write_text(key.read_text())
+    assert hostler("vm", "create", "web-1", "--image", "demo", "--no-wait").code == 0
+    assert fleet.asked[0].body["ssh_authorized_keys"] == [key.read_text().strip()]
+
+
 def test_create_by_url_and_id(fleet: Fleet, hostler: Runner) -> None:
     """L-N4: with an id of the caller's the same command again is the same request."""
     digest = "a" * 64
