@@ -138,14 +138,14 @@ class Installation:
         assert status == 201, row
         return row
 
-    def ready(self, name_or_id: str, seconds: float = 60) -> Row:
+    def ready(self, name_or_id: str, seconds: float = 120) -> Row:
         return self.until(name_or_id, lambda row: row["phase"] == "ready" and row["settled"], seconds)
 
     @property
     def public_key(self) -> str:
         return " ".join((self.home / "ssh" / "id_ed25519.pub").read_text().split()[:2])
 
-    def ssh(self, name: str, command: str, *, seconds: float = 30) -> str:
+    def ssh(self, name: str, command: str, *, seconds: float = 120) -> str:
         """Run a command in the guest by `hostler vm ssh`, trying until it answers."""
         deadline = time.monotonic() + seconds
         while True:

@@ -58,7 +58,7 @@ def test_a_guest_that_turns_itself_off_is_booted_again(fleet: Installation):
     old = fleet.guests()[vm_id]
 
     fleet.ssh("off-1", "(sleep 0.2; poweroff) > /dev/null 2>&1 &")
-    row = fleet.until(vm_id, lambda row: row["settled"] and row["restart_count"] == 1, 40)
+    row = fleet.until(vm_id, lambda row: row["settled"] and row["restart_count"] == 1, 120)
     assert (row["last_exit"]["by"], row["last_exit"]["reason"]) == ("guest", "the guest turned itself off")
     assert row["desired_power_state"] == row["power_state"] == "running"
     assert row["addresses"] == before["addresses"]

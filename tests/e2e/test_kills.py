@@ -82,7 +82,6 @@ def _check(fleet: Installation, row: Row, other_guest: tuple[str, tuple[int, int
     assert len(fleet.taps()) == len(guests)
     assert (row["restart_count"], row["last_error"]) == (0, None)
     assert fleet.ssh(row["name"], "hostname").strip() == row["name"]
-    assert fleet.row(vm_id)["restart_count"] == 0 or guests[vm_id] == process
 
 
 def test_a_killed_host_worker_leaves_guests_alone(fleet: Installation, other_guest: tuple[str, tuple[int, int]]):

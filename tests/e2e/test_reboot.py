@@ -36,7 +36,7 @@ def test_power_states_survive_restart_and_reboot(fleet: Installation):
     assert fleet.ssh("up-1", "cat /root/kept").strip() == "kept"
 
     assert fleet.call("PATCH", f"/v1/vms/{stopped}", {"power_state": "running"})[0] in (200, 202)
-    fleet.ready(stopped, 40)
+    fleet.ready(stopped, 120)
     assert fleet.ssh("still-1", "hostname").strip() == "still-1"
 
 
