@@ -162,7 +162,7 @@ def read_keys(file: Path) -> list[str]:
 
 
 def own_keys(place: Place) -> list[str]:
-    """Return the key that `hostler vm ssh` tries first, so that a VM made without a word of keys can be logged in to."""
+    """Return the key that `hostler vm ssh` tries first: a VM made without a word of keys can be logged in to."""
     try:
         return read_keys(place.identity.with_suffix(".pub"))
     except Usage:
