@@ -61,12 +61,13 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         await _store_host(connection, host, report, arrival)
         if arrival.new_state:
             await _forget_revisions(connection, host_id)
-        before = await _read_vms(connection, host_id, [vm.vm_id for vm in report.vms])
+        before = await _read_vms(connection, host_id, report)
         known = [vm for vm in report.vms if vm.vm_id in before]
-        seen = [Seen(vm.vm_id, vm.observed, vm.unreadable) for vm in known]
+        seen = [Seen(vm.vm_id, vm.observed, vm.unreadable, unrecorded=vm.unreadable is not None) for vm in known]
         stored = await store_observed(connection, host_id, report.instance_id, seen)
         stopped = await _stop_by_guest(connection, before, [vm for vm in known if vm.vm_id in stored])
         woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)} - stopped
+        woken |= before.keys() - {vm.vm_id for vm in report.vms}
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await _store_foreign(connection, host, report, before)
         if host["silent"] or arrival.new_state:
@@ -137,13 +138,18 @@ async def _forget_revisions(connection: Connection, host_id: str) -> None:
     )
 
 
-async def _read_vms(connection: Connection, host_id: str, vm_ids: list[str]) -> dict[str, asyncpg.Record]:
-    """Lock the reported VMs that this host has a row for, in one order, and return them by id."""
+async def _read_vms(connection: Connection, host_id: str, report: HostReport) -> dict[str, asyncpg.Record]:
+    """Lock the reported VMs that this host has a row for, in one order, and return them by id.
+
+    Also those that a whole report leaves out although they once lived there: their records are lost (L-V9).
+    """
     records = await connection.fetch(
-        """select *, claim_until > now() as claimed from vms where host_id = $1 and id = any($2)
+        """select *, claim_until > now() as claimed from vms where host_id = $1 and (id = any($2)
+            or ($3 and first_ready_at is not null and not deleted and phase <> 'failed'))
         order by id for no key update""",
         host_id,
-        vm_ids,
+        [vm.vm_id for vm in report.vms],
+        report.whole,
     )
     return {record["id"]: record for record in records}
 

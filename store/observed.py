@@ -16,25 +16,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look found. `unreadable` is the reason of L-G8."""
+    """What one look found. `unreadable` is the reason of L-G8.
+
+    `unrecorded`: the host has no readable record of the VM, which is where revisions are kept. Such a look counts by
+    its time, and leaves the stored revision for the record that may be repaired.
+    """
 
     vm_id: str
     observed: Observed
     unreadable: str | None = None
+    unrecorded: bool = False
 
 
 # An equal revision moves only the time of the look. What is empty never erases an address or key (L-C14).
 _STORE = """
 update vms v set
-    observed_instance = $2, observed_revision = s.revision, observed_power_state = s.power_state,
+    observed_instance = $2,
+    observed_revision = case when s.unrecorded then v.observed_revision else s.revision end,
+    observed_power_state = s.power_state,
     observed_at = s.seen_at, ssh_host_key = coalesce(s.ssh_host_key, v.ssh_host_key),
     last_exit = coalesce(s.last_exit, v.last_exit), restart_count = s.restart_count, unreadable = s.unreadable
 from jsonb_to_recordset($3) as s(vm_id text, revision bigint, power_state text, seen_at timestamptz,
-    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text)
+    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean)
 where v.id = s.vm_id and v.host_id = $1
     and exists (select 1 from hosts h where h.id = $1 and h.instance_id = $2)
     and (v.observed_instance is distinct from $2 or v.observed_revision < s.revision
-        or (v.observed_revision = s.revision and (v.observed_at is null or v.observed_at <= s.seen_at)))
+        or ((v.observed_revision = s.revision or s.unrecorded)
+            and (v.observed_at is null or v.observed_at <= s.seen_at)))
 returning v.id, host(v.address) as address
 """
 
@@ -81,4 +89,5 @@ def _as_json(one: Seen) -> dict[str, object]:
         "last_exit": observed.last_exit.model_dump(mode="json") if observed.last_exit else None,
         "restart_count": observed.restart_count,
         "unreadable": one.unreadable,
+        "unrecorded": one.unrecorded,
     }

@@ -201,7 +201,7 @@ class PassStore:
         )
         if view is None or place is None or place["instance_id"] is None:
             return
-        seen = Seen(outcome.vm_id, view.observed, view.unreadable)
+        seen = Seen(outcome.vm_id, view.observed, view.unreadable, unrecorded=view.record is None)
         await store_observed(connection, place["id"], place["instance_id"], [seen])
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from model.generations import VmChange
 from model.passes import ClaimRequest, Outcome, PassRef
-from model.record import Observed, View
+from model.record import Observed, Record, View
 from model.report import HostReport, VmReport
 from model.vm import Phase, PowerState
 from store.audit import Actor
@@ -57,7 +57,7 @@ async def test_nobody_waits_for_another_for_good(pool: Pool) -> None:
                 pass_number=row.status.pass_number,
                 step=1,
                 phase=Phase.READY,
-                view=View(record=None, observed=seen),
+                view=View(record=Record(input_digest="d"), observed=seen),
             )
             await passes.write_outcome(outcome)
             done += 1

@@ -148,6 +148,28 @@ async def test_an_older_revision_is_not_taken(pool: Pool, host_id: str) -> None:
     assert (await VmStore(pool).get(None, "a")).power_state is PowerState.RUNNING
 
 
+async def test_an_unreadable_record_is_told_whatever_revision_it_had(pool: Pool, host_id: str) -> None:
+    """L-G8: revisions are kept in the record, so a host that cannot read it begins anew; the repaired one goes on."""
+    vm = await settled_vm(pool, host_id, "vm-1", observed_revision=12, observed_at=NOW - timedelta(minutes=1))
+    await store_report(pool, host_id, report(1, vm_report(vm, 12)))
+    assert await woken(pool) == []
+    taken = await store_report(pool, host_id, report(2, vm_report(vm, 1, None, unreadable="status.json is cut")))
+    assert poked(taken) == [vm]
+    row = await pool.fetchrow("select unreadable, observed_power_state, observed_revision from vms")
+    assert tuple(row) == ("status.json is cut", None, 12)
+    await store_report(pool, host_id, report(3, vm_report(vm, 12)))
+    assert await pool.fetchval("select unreadable from vms") is None
+
+
+async def test_a_vm_that_a_whole_report_leaves_out_is_looked_at(pool: Pool, host_id: str) -> None:
+    """L-V9: a record that is gone is reported by nobody; once it is known to be, its row is left in peace."""
+    vm = await settled_vm(pool, host_id, "vm-1")
+    await settled_vm(pool, host_id, "vm-2", name="two", phase="failed")
+    await settled_vm(pool, host_id, "vm-3", name="three", first_ready_at=None, phase="creating")
+    assert poked(await store_report(pool, host_id, report(1))) == []
+    assert poked(await store_report(pool, host_id, report(2, whole=True))) == [vm]
+
+
 async def test_a_host_that_lost_its_state(pool: Pool, host_id: str) -> None:
     """H-E2, L-V9: its revisions count anew, all its VMs are looked at, and no answer of the former one is stored."""
     await settled_vm(pool, host_id, "a", observed_revision=70)

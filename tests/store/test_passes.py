@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import Unavailable
 from model.passes import ClaimRequest, Finish, GiveBack, Outcome, PassRef, StepNote
-from model.record import Observed, View
+from model.record import Observed, Record, View
 from model.row import Row
 from model.vm import Phase, PowerState
 from store.database import Pool, open_pool
@@ -43,7 +43,7 @@ async def columns(pool: Pool, vm_id: str) -> dict[str, Any]:
 
 def view(revision: int, **changes: Any) -> View:
     fields = {"boot_id": "b", "power_state": PowerState.RUNNING, "revision": revision, "seen_at": NOW, **changes}
-    return View(record=None, observed=Observed(**fields))
+    return View(record=Record(input_digest="d"), observed=Observed(**fields))
 
 
 def outcome(ref: PassRef, **changes: Any) -> Outcome:
