@@ -31,6 +31,8 @@ def configure_logging(
     root.setLevel(level.upper())
     # The SDK logs every failed try with its traceback; the step interceptor says the same in one line.
     logging.getLogger("temporalio.activity").setLevel(logging.ERROR)
+    # A line for each of our own requests, every ten seconds for ever, tells nobody anything.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
 
 

@@ -55,7 +55,12 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
         )
     if step.kind is StepKind.REST:
         told = None if row.status.resting else view.unreadable or step.reason
-        return outcome.model_copy(update={"phase": Phase.FAILED, "write_error": told is not None, "error": told})
+        rest: dict[str, object] = {"phase": Phase.FAILED, "write_error": told is not None, "error": told}
+        if view.record is None:
+            # Without a record nobody can tell whose process or disk a host holds (L-V9).
+            unknown = view.observed.model_copy(update={"power_state": None})
+            rest["view"] = view.model_copy(update={"observed": unknown})
+        return outcome.model_copy(update=rest)
     if step.kind is StepKind.GRACE:
         return outcome.model_copy(update={"phase": Phase.QUARANTINED, "failures": 0})
     return outcome.model_copy(update={"words": f"waiting: {step.reason}"})
@@ -83,6 +88,10 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.BELOW_FLOOR:
         return Verdict({**told, "phase": Phase.FAILED}, give_back=attempted, due_at=now + LOOK_ANYWAY)
+    if failure.kind is FailureKind.AWAY and kind is StepKind.WAIT:
+        # A look that did not come about, as on a host that is busy, says nothing of the VM: no error, no longer pause.
+        pause = policies.pause_after_failure(row.status.failures + 1) * jitter
+        return Verdict({"phase": phase, "words": "waiting for the host to answer"}, due_at=now + pause)
     if failure.kind is FailureKind.AWAY:
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
         fields = {**told, "failures": row.status.failures + 1}
