@@ -8,9 +8,9 @@ FOREIGN_TEXT_LIMIT_BYTES = 4096
 _CUT = "…"
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# Control characters, formatting ones (they turn and hide text), line and paragraph separators, halves of surrogates,
+# Control characters, formatting ones (they turn and hide text), separators but the plain space, halves of surrogates,
 # private use and unassigned: none of them has an agreed look.
-_ESCAPED = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
+_ESCAPED = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs", "Cs", "Co", "Cn"})
 
 
 def clean_text(text: str | bytes, limit_bytes: int = FOREIGN_TEXT_LIMIT_BYTES) -> str:
