@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 
 pytest_plugins = [
     name
@@ -15,3 +16,7 @@ pytest_plugins = [
     )
     if importlib.util.find_spec(name)
 ]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts what runs in its background with SIGINT ignored, and every child inherits that: no Ctrl-C to test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
