@@ -71,3 +71,11 @@ class Row(Lenient):
     wake: int
     now: datetime
     owner: bool = True
+
+    @property
+    def stop_timeout_seconds(self) -> int:
+        """How long a guest is asked before it is killed: not at all if its disk is to be destroyed at once."""
+        quarantine = self.status.quarantine
+        if self.desired.deleted and quarantine is not None and quarantine.destroy_at <= quarantine.since:
+            return 0
+        return self.desired.stop_timeout_seconds

@@ -40,7 +40,7 @@ class ConvergeVm(Pass):
 
     async def stop(self) -> None:
         """Ask the guest, then kill it; stopped only once its process is proven gone (L-V3)."""
-        await self.host(VmActivities.ensure_stopped, policies.stop_step(self.row.desired.stop_timeout_seconds))
+        await self.host(VmActivities.ensure_stopped, policies.stop_step(self.row.stop_timeout_seconds))
 
     async def record_stop(self) -> None:
         """The guest is gone and is wanted stopped: record it, boot nothing (L-V2)."""

@@ -125,7 +125,7 @@ class HostSteps:
             restart_generation=desired.restart_generation,
             rebuild_generation=desired.rebuild_generation,
             disk_gib=desired.disk_gib,
-            stop_timeout_seconds=desired.stop_timeout_seconds,
+            stop_timeout_seconds=row.stop_timeout_seconds,
         )
 
     async def wait_inside(self, limit: timedelta, summary: str) -> None:

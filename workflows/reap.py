@@ -29,7 +29,7 @@ class ReapVm(Pass):
 
     async def quarantine(self) -> None:
         """Write the stop intent and the moment, then stop the guest; its disk and address stay (L-R2)."""
-        await self.host(VmActivities.ensure_quarantined, policies.stop_step(self.row.desired.stop_timeout_seconds))
+        await self.host(VmActivities.ensure_quarantined, policies.stop_step(self.row.stop_timeout_seconds))
 
     async def note_stopped(self) -> None:
         """A guest that is proven stopped late still gets its grace (L-R3)."""

@@ -106,6 +106,25 @@ async def test_delete_waits_out_its_grace_and_destroys_in_order(fleet: Fleet):
         assert await connection.fetchval("select project from gone where vm_id = $1", vm_id) == "default"
 
 
+@pytest.mark.parametrize(("grace", "patience"), [(0, 0), (600, 5)])
+async def test_a_guest_is_asked_first_unless_its_disk_goes_at_once(fleet: Fleet, grace: int, patience: int):
+    """L-R2, L-V3: nobody waits for a guest to save what is destroyed in the same breath."""
+    vm_id = await created(fleet)
+    asked: list[int] = []
+
+    async def note(name: str, order: HostOrder) -> None:
+        if name == "ensure_quarantined":
+            asked.append(order.stop_timeout_seconds)
+
+    fleet.host.before = note
+    await fleet.delete(vm_id, grace)
+    if grace:
+        await fleet.until(vm_id, lambda row: row["quarantine_stopped_at"] is not None)
+    else:
+        await fleet.until_gone(vm_id)
+    assert asked == [patience]
+
+
 async def test_undelete_brings_the_vm_back(fleet: Fleet):
     """L-R4: the same record and disk, up again, without a create."""
     vm_id = await created(fleet)
