@@ -52,10 +52,14 @@ class Installation:
         if self.keep_evidence:
             evidence = PROJECT / "tests" / "evidence" / self.name
             shutil.copytree(self.home / "logs", evidence, dirs_exist_ok=True)
-        subprocess.run(["ip", "link", "del", self.bridge], check=False, capture_output=True)
+        for link in (*self.taps(), self.bridge):
+            subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
         for family in ("bridge", "inet", "ip"):
             command = ["nft", "delete", "table", family, self.settings["table"]]
             subprocess.run(command, check=False, capture_output=True)
+        for group in Path("/sys/fs/cgroup").glob(f"*/{self.settings['cgroup']}"):
+            with contextlib.suppress(OSError):
+                group.rmdir()
         shutil.rmtree(self.home, ignore_errors=True)
 
     def hostler(
@@ -216,7 +220,7 @@ class Installation:
 
     def taps(self) -> set[str]:
         shown = subprocess.run(
-            ["ip", "-j", "link", "show", "master", self.bridge], capture_output=True, text=True, check=True
+            ["ip", "-j", "link", "show", "master", self.bridge], capture_output=True, text=True, check=False
         ).stdout
         return {link["ifname"] for link in json.loads(shown or "[]")}
 
