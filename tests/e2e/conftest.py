@@ -21,6 +21,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="a host's bridge, taps and users need root"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Keep what a failed test leaves to be read, before its fixtures take it away."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for name in ("fleet", "installation", "small_host"):
+            found = item.funcargs.get(name)
+            made = getattr(found, "fleet", found)
+            if isinstance(made, Installation):
+                made.keep_evidence(item.name)
+                break
+    return report
+
+
 @pytest.fixture(scope="session")
 def installation() -> Iterator[Installation]:
     """Bring one up with a local image server allowed, and take it away at the end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.bench.installation import remove as remove_installation
+from workers.installation import read_installation
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROCESSES = ("supervisor", "postgres", "temporal", "api", "control", "host")
@@ -30,7 +34,6 @@ class Installation:
         self.home = home or Path(f"/tmp/hostler-{self.name}")  # short: sockets live below it
         self.boot_id_path = self.home / "boot_id"
         self.arguments = arguments
-        self.keep_evidence = False
 
     def up(self, *arguments: str, timeout: float = 180) -> str:
         """Run `hostler up` with this installation's names; return what it printed."""
@@ -44,23 +47,23 @@ class Installation:
         self.hostler("down", *(["--vms"] if vms else []), timeout=180)
 
     def remove(self) -> None:
-        """Leave nothing of it on this machine; keep the logs where a test failed."""
+        """Leave nothing of it on this machine."""
         self.down(vms=True)
         if not (self.home / "settings.json").exists():
             shutil.rmtree(self.home, ignore_errors=True)
             return
-        if self.keep_evidence:
-            evidence = PROJECT / "tests" / "evidence" / self.name
-            shutil.copytree(self.home / "logs", evidence, dirs_exist_ok=True)
-        for link in (*self.taps(), self.bridge):
-            subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
-        for family in ("bridge", "inet", "ip"):
-            command = ["nft", "delete", "table", family, self.settings["table"]]
-            subprocess.run(command, check=False, capture_output=True)
-        for group in Path("/sys/fs/cgroup").glob(f"*/{self.settings['cgroup']}"):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-        shutil.rmtree(self.home, ignore_errors=True)
+        known = read_installation(self.home)
+        assert known is not None
+        remove_installation(known)
+
+    def keep_evidence(self, test: str) -> None:
+        """Copy logs, records and consoles to a folder that is named after a test that failed."""
+        folder = PROJECT / "tests" / "evidence" / re.sub(r"[^a-z0-9]+", "-", test.lower())
+        for path in (*(self.home / "logs").glob("*"), *(self.home / "host" / "machines").glob("*/*")):
+            if path.is_file() and (path.suffix == ".log" or path.name in ("status.json", "console.log.1")):
+                place = folder / path.relative_to(self.home)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
 
     def hostler(
         self, *arguments: str, check: bool = True, timeout: float = 120, stdin: str | None = None

@@ -64,15 +64,12 @@ def small_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHost]:
         pytest.skip(f"no small filesystem could be mounted by a loop device here: {mounted.stderr.strip()}")
     try:
         folder.chmod(0o700)
-        try:
-            fleet.up(timeout=300)
-            yield SmallHost(fleet, folder)
-        finally:
-            if (fleet.home / "settings.json").exists():
-                fleet.remove()
+        fleet.up(timeout=300)
+        yield SmallHost(fleet, folder)
     finally:
+        fleet.down(vms=True)
         subprocess.run(["umount", str(folder)], check=True)
-        shutil.rmtree(fleet.home, ignore_errors=True)
+        fleet.remove()
 
 
 def test_an_image_that_does_not_fit_is_refused_with_the_numbers(
