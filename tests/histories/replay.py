@@ -11,6 +11,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from runtime.converter import data_converter
+from runtime.finish import finish
 from runtime.interceptors import ControlInterceptor
 from runtime.temporal import workflow_runner
 from workflows.converge import ConvergeVm
@@ -46,4 +47,4 @@ def workflow_id_of(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(1 if asyncio.run(replay([Path(name) for name in sys.argv[1:]])) else 0)
+    finish(1 if asyncio.run(replay([Path(name) for name in sys.argv[1:]])) else 0)
