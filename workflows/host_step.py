@@ -12,7 +12,6 @@ from temporalio.workflow import ActivityConfig
 
 from activities.passes import PassActivities
 from activities.vm import VmActivities
-from model.base import Lenient
 from model.decide import supersedes
 from model.fence import Fence
 from model.passes import PassRef
@@ -22,6 +21,7 @@ from model.step import WORDS, StepKind
 from model.temporal import LOOK_AGAIN, bulk_queue, host_queue
 from workflows import policies
 from workflows.failures import Failure, FailureKind, read_failure
+from workflows.store_calls import StoreCalls
 
 HostMethod = Callable[[Any, HostOrder], Awaitable[View]]
 
@@ -34,7 +34,7 @@ class StepEnded(Exception):
         self.failure = failure
 
 
-class HostSteps:
+class HostSteps(StoreCalls):
     """The part of a pass that talks to the host. It keeps the newest row and the newest view."""
 
     row: Row
@@ -100,9 +100,6 @@ class HostSteps:
             self.row = row
             if not row.owner or supersedes(row, self.current, digest):
                 handle.cancel()
-
-    async def store(self, method: Callable[[PassActivities, Any], Awaitable[Any]], request: Lenient) -> Any:
-        raise NotImplementedError
 
     def _order(self, instance_id: str) -> HostOrder:
         row, desired = self.row, self.row.desired

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
-from temporalio.exceptions import CancelledError, FailureError
 
 from activities.passes import PassActivities
 from model.base import Lenient
@@ -38,6 +37,7 @@ from workflows import policies
 from workflows.failures import Failure, FailureKind
 from workflows.host_step import HostSteps, StepEnded
 from workflows.outcome import after_failure, ending, phase_during
+from workflows.store_calls import StoreAway
 
 T = TypeVar("T")
 _PHASE = SearchAttributeKey.for_keyword(SEARCH_PHASE)
@@ -49,10 +49,6 @@ class PassEnd(Lenient):
     result: PassResult
     pass_number: int | None = None
     wait: timedelta | None = None
-
-
-class _StoreAway(Exception):
-    """The store did not answer for as long as the claim lasts."""
 
 
 class Pass(HostSteps):
@@ -76,7 +72,7 @@ class Pass(HostSteps):
         keeping = asyncio.create_task(self._keep())
         try:
             return await self._loop()
-        except _StoreAway:
+        except StoreAway:
             return PassEnd(result="waiting")
         finally:
             keeping.cancel()
@@ -279,26 +275,9 @@ class Pass(HostSteps):
             if self.claimed:
                 try:
                     await self.store(PassActivities.renew_claim, self.ref)
-                except _StoreAway:
+                except StoreAway:
                     break  # the claim has lapsed: a step that goes on would be nobody's
         self.over_time = True
-
-    async def store(self, method: Callable[[PassActivities, Any], Awaitable[T]], request: Lenient) -> T:
-        """Ask the store; while it does not answer, wait as long as the claim lasts."""
-        deadline = workflow.now() + policies.CLAIM_LASTS
-        pause = 1.0
-        while True:
-            try:
-                return await workflow.execute_local_activity_method(
-                    method, request, **policies.store_call(method.__name__)
-                )
-            except FailureError as error:
-                if isinstance(error, CancelledError):
-                    raise
-            if workflow.now() >= deadline:
-                raise _StoreAway
-            await workflow.sleep(pause, summary="the store does not answer")
-            pause = min(pause * 2, 15.0)
 
     def take(self, row: Row | None) -> None:
         """Keep the newest read of the row; without a row the VM is gone."""
