@@ -155,9 +155,17 @@ def is_polled_since(description: bytes, began: float) -> bool:
     """
     try:
         pollers = cast("list[dict[str, dict[str, int]]]", json.loads(description)["pollers"] or [])
-        return any(poller["last_access_time"]["seconds"] > began for poller in pollers)
+        return any(_time_of(poller["last_access_time"]) > began for poller in pollers)
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def _time_of(stamp: dict[str, int]) -> float:
+    """Return a protobuf timestamp in seconds. Without its fraction the poll may have come at the second's end.
+
+    A poll lasts a minute: one that is taken for too early is not seen to be followed by another for as long.
+    """
+    return stamp["seconds"] + stamp.get("nanos", 999_999_999) / 1e9
 
 
 def age_seconds(process: ProcessRecord) -> float:

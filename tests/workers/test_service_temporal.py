@@ -1,6 +1,7 @@
 """Our own Temporal server, real: its user, its addresses, what it keeps, and who is seen polling."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from workers.choice import Wishes, choose_ports
 from workers.folders import ensure_folders
 from workers.installation import Installation, derive_settings
 from workers.service import ServiceRecord, ServiceRecords
-from workers.service_hostler import control_service
+from workers.service_hostler import control_service, is_polled_since
 from workers.service_temporal import call, temporal_service
 from workers.supervisor import Supervisor
 from workers.users import ensure_users, need_user
@@ -103,3 +104,19 @@ async def test_a_control_worker_is_ready_once_it_polls(installation: Installatio
                 await asyncio.sleep(0.1)
         later = process.model_copy(update={"start_time": now + 600 * ticks})
         assert not await ready(later)  # an earlier worker's polls say nothing about it
+
+
+@pytest.mark.parametrize(
+    ("stamp", "polled"),
+    [
+        ({"seconds": 100, "nanos": 900_000_000}, True),
+        ({"seconds": 100, "nanos": 100_000_000}, False),
+        ({"seconds": 100}, True),
+        ({"seconds": 99, "nanos": 999_000_000}, False),
+        ({}, False),
+    ],
+)
+def test_a_poll_counts_by_the_fraction_of_its_second(stamp: dict[str, int], polled: bool) -> None:
+    """A worker that polls within the second of its start would else be seen only by its next poll, a minute later."""
+    description = json.dumps({"pollers": [{"last_access_time": stamp}]}).encode()
+    assert is_polled_since(description, 100.5) is polled
