@@ -18,13 +18,11 @@ from model.decide import pass_type
 from model.errors import Unavailable
 from model.ids import mac_address, new_id
 from model.temporal import bulk_queue, host_queue, vm_workflow_id
-from runtime.temporal import control_worker_options, poke
+from runtime.temporal import poke
 from store.database import Pool
 from store.passes import PassStore
 from tests.workflows.simulated_host import SimulatedHost
-from workflows.converge import ConvergeVm
-from workflows.create import CreateVm
-from workflows.reap import ReapVm
+from workers.control import control_worker
 
 BOUND_SECONDS = 30
 INSTANCE = "i1"
@@ -125,15 +123,6 @@ class Fleet:
 
 
 @asynccontextmanager
-async def control_worker(client: Client, pool: Pool) -> AsyncIterator[Worker]:
-    options = control_worker_options(build_id=None)
-    activities = PassActivities(PassStore(pool))
-    methods = [getattr(activities, name) for name in dir(activities) if not name.startswith("_")]
-    async with Worker(client, workflows=[CreateVm, ConvergeVm, ReapVm], activities=methods, **options) as worker:
-        yield worker
-
-
-@asynccontextmanager
 async def running_fleet(client: Client, pool: Pool, host_id: str, *, polls: bool = True) -> AsyncIterator[Fleet]:
     """Run a control worker and, if the simulated host `polls`, its two queues."""
     host = SimulatedHost(host_id, INSTANCE)
@@ -147,7 +136,7 @@ async def running_fleet(client: Client, pool: Pool, host_id: str, *, polls: bool
             host.names(),
         )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(control_worker(client, pool))
+        await stack.enter_async_context(control_worker(client, PassActivities(PassStore(pool)), build_id=None))
         for queue in (host_queue(host_id, INSTANCE), bulk_queue(host_id, INSTANCE)) if polls else ():
             worker = Worker(client, task_queue=queue, activities=host.activities(), max_concurrent_activities=200)
             await stack.enter_async_context(worker)
