@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from model.errors import Invalid
+from model.ids import mac_address, tap_name
 
 GATEWAY_MAC = "02:48:53:54:4c:52"
 """The bridge's MAC on every host: a guest that was restored or moved keeps its gateway's neighbour entry (N-1)."""
@@ -82,12 +82,12 @@ class HostNames:
         return range(self.uid_base, self.uid_base + self.uid_count)
 
     def tap(self, vm_id: str) -> str:
-        """Return the name of a VM's tap: prefix and 48 bits of its id's hash."""
-        return (self.tap_prefix + hashlib.sha256(vm_id.encode()).hexdigest())[: len(self.tap_prefix) + 12]
+        """Return the name of a VM's tap."""
+        return tap_name(self.tap_prefix, vm_id)
 
     def mac(self, vm_id: str) -> str:
-        """Return a VM's MAC: locally administered, 40 bits of its id's hash."""
-        return ":".join(["02", *(f"{byte:02x}" for byte in hashlib.sha256(b"mac " + vm_id.encode()).digest()[:5])])
+        """Return a VM's MAC address, as its row has it unless that one was taken (L-C13)."""
+        return mac_address(vm_id)
 
     def owns_tap(self, link: str) -> bool:
         """Tell whether a link's name is one that this installation gives to taps."""

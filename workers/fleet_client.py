@@ -14,7 +14,7 @@ import httpx2
 
 from drivers.confine import Confinement, python_binds, run_confined
 from drivers.durable import write_durably
-from model.errors import HostlerError, StepFailed, Unavailable
+from model.errors import StepFailed, Unavailable
 from workers import users
 from workers.installation import Installation
 from workers.service_hostler import environment, module_arguments
@@ -185,7 +185,3 @@ def read_token(path: Path) -> str | None:
         return path.read_text().strip() or None
     except FileNotFoundError:
         return None
-
-
-def describe_error(error: Exception) -> str:
-    return error.detail if isinstance(error, HostlerError) else type(error).__name__

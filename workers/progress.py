@@ -33,11 +33,6 @@ class Followed:
         """Return what is written of a service. Blocks."""
         return self._records.read(name)
 
-    def is_ready(self, name: str) -> bool:
-        """Tell whether a service is ready, and its process lives. Blocks."""
-        record = self.find(name)
-        return record is not None and record.state == "ready" and is_running(record)
-
     def any_alive(self) -> bool:
         """Tell whether anything of this installation runs. Blocks."""
         return any(record is not None and is_running(record) for record in map(self.find, _NAMES))
