@@ -1,0 +1,96 @@
+"""What keeps a VM as it is wanted (rules L-V)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from model.record import Observed, Record
+from model.row import Row
+from model.step import Step, StepKind
+from model.vm import PowerState
+
+GIB = 1 << 30
+UNREACHABLE_LOOK = timedelta(seconds=15)
+
+
+def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
+    """L-V: make what runs, and how, equal to what is wanted."""
+    status, desired = row.status, row.desired
+    if status.retry_at is not None and status.retry_at > row.now:
+        return Step(kind=StepKind.WAIT, reason="a pause after a failed step", until=status.retry_at)
+    if seen.power_state is None:
+        return _next_of_silent(row, record, seen)
+    if _must_grow(desired.disk_gib, record):
+        return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
+    if record.seed_digest != desired.input_digest:
+        return Step(kind=StepKind.WRITE_SEED, reason="what the seed holds has changed")
+    step = (
+        _next_of_stopped(record, seen) if desired.power_state is PowerState.STOPPED else _next_of_up(row, record, seen)
+    )
+    if step is not None:
+        return step
+    if _applied(record) != (desired.generation, desired.spec_generation, desired.restart_generation):
+        return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
+    return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there")
+
+
+def _next_of_silent(row: Row, record: Record, seen: Observed) -> Step:
+    """The guest's process does not answer: only its user ends it, who asked for a stop or a restart (L-V3, case B2)."""
+    if seen.process is not None and row.desired.power_state is PowerState.STOPPED:
+        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
+    return _next_of_restart(row, record, seen) or Step(
+        kind=StepKind.WAIT,
+        reason="the guest's process lives but does not answer",
+        until=row.now + UNREACHABLE_LOOK,
+    )
+
+
+def _next_of_restart(row: Row, record: Record, seen: Observed) -> Step | None:
+    """A restart is done when the process that was noted for it is dead and another runs (L-V7)."""
+    wanted = row.desired.restart_generation
+    if seen.process is None or record.applied_restart_generation >= wanted:
+        return None
+    noted = wanted if record.restart_of_generation is None else record.restart_of_generation
+    if record.restart_of is None or noted < wanted:
+        return Step(kind=StepKind.NOTE_RESTART, reason="a restart was asked for")
+    if record.restart_of == seen.process:
+        return Step(kind=StepKind.STOP, reason="a restart replaces the guest's process")
+    return None
+
+
+def _applied(record: Record) -> tuple[int, int, int]:
+    return (record.applied_generation, record.applied_spec_generation, record.applied_restart_generation)
+
+
+def _must_grow(disk_gib: int | None, record: Record) -> bool:
+    return disk_gib is not None and record.disk_bytes is not None and disk_gib * GIB > record.disk_bytes
+
+
+def _next_of_stopped(record: Record, seen: Observed) -> Step | None:
+    if seen.power_state is not PowerState.STOPPED or seen.process is not None:
+        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
+    if not record.stop_intended or record.boot_id != seen.boot_id:
+        return Step(kind=StepKind.RECORD_STOP, reason="the guest is gone and is wanted stopped")
+    return None
+
+
+def _next_of_up(row: Row, record: Record, seen: Observed) -> Step | None:
+    """Running or paused is wanted."""
+    if seen.power_state is PowerState.STOPPED:
+        return Step(kind=StepKind.BOOT, reason=_why_boot(record, seen))
+    restart = _next_of_restart(row, record, seen)
+    if restart is not None:
+        return restart
+    if row.desired.power_state is PowerState.PAUSED and seen.power_state is PowerState.RUNNING:
+        return Step(kind=StepKind.PAUSE, reason="the VM is wanted paused")
+    if row.desired.power_state is PowerState.RUNNING and seen.power_state is PowerState.PAUSED:
+        return Step(kind=StepKind.RESUME, reason="the VM is wanted running")
+    return None
+
+
+def _why_boot(record: Record, seen: Observed) -> str:
+    if record.boot_id != seen.boot_id:
+        return "its host was rebooted and the VM is wanted up"
+    if record.stop_intended:
+        return "the VM is stopped and wanted up"
+    return "the guest ended by itself and is wanted up"
