@@ -12,17 +12,7 @@ import pytest
 from drivers.processes import find_processes_of, kill_processes
 from model.errors import Fenced, Permanent, StepFailed, Superseded, Unavailable
 from model.vm import PowerState
-from tests.fixtures.host import HostWorld, make_row
-from tests.fixtures.processes import SleepingGuests
-
-
-@pytest.fixture
-async def world(tmp_path, netns):
-    world = HostWorld(tmp_path, netns, lambda names, boot_id: SleepingGuests(names, tmp_path / "monitors", boot_id))
-    world.add("vm1")
-    await world.restart()
-    yield world
-    await world.close()
+from tests.fixtures.host import make_row
 
 
 def processes(world) -> list[int]:
@@ -101,7 +91,7 @@ async def test_stop_pause_resume_start(world) -> None:
     assert view.observed.restart_count == 1
 
 
-async def test_a_guest_that_ignores_the_button_is_killed(world) -> None:
+async def test_case_a8_a_guest_that_ignores_the_button_is_killed(world) -> None:
     """Case A8: stopped only once the process is gone."""
     await world.run_pass(make_row("vm1"))
     world.host.parts.hypervisor.obeys = False
@@ -136,7 +126,7 @@ async def test_a_restart_asked_for_after_the_boot_of_another_happens_too(world) 
     assert world.host.parts.hypervisor.boots == ["vm1", "vm1", "vm1"]
 
 
-async def test_a_host_reboot_boots_once_and_a_stopped_vm_stays_stopped(world) -> None:
+async def test_case_a2_a_host_reboot_boots_once_and_a_stopped_vm_stays_stopped(world) -> None:
     """L-V1, L-V2, case A2."""
     world.add("vm2")
     await world.run_pass(make_row("vm1"))
@@ -157,7 +147,7 @@ async def test_a_host_reboot_boots_once_and_a_stopped_vm_stays_stopped(world) ->
     assert host.parts.hypervisor.boots == ["vm1"]
 
 
-async def test_a_worker_restart_touches_no_guest(world) -> None:
+async def test_case_b3_a_worker_restart_touches_no_guest(world) -> None:
     """H-E5, case B3: same pid, and it is watched again."""
     await world.run_pass(make_row("vm1"))
     before = processes(world)
@@ -204,7 +194,7 @@ async def test_a_guest_that_turned_itself_off_is_told_and_booted_again(world) ->
     assert view.observed.last_exit.by == "guest"
 
 
-async def test_an_end_after_the_stop_intent_is_the_users(world) -> None:
+async def test_case_a6_an_end_after_the_stop_intent_is_the_users(world) -> None:
     """Case A6: the exit that a stop causes never looks like the guest's own."""
     await world.run_pass(make_row("vm1"))
     await world.run_pass(make_row("vm1", created=True, power_state=PowerState.STOPPED))
@@ -214,7 +204,7 @@ async def test_an_end_after_the_stop_intent_is_the_users(world) -> None:
     assert not report.guest_stopped_itself
 
 
-async def test_a_silent_monitor_is_no_death(world) -> None:
+async def test_case_b2_a_silent_monitor_is_no_death(world) -> None:
     """Case B2: nothing is booted, killed or asked for; the state is empty until it can be told again."""
     await world.run_pass(make_row("vm1"))
     before = processes(world)
@@ -324,7 +314,7 @@ async def test_volumes_of_addresses_and_users_are_never_shared(world) -> None:
     assert len({each.uid for each in given}) == len({each.address for each in given}) == 6
 
 
-async def test_a_failed_probe_is_no_absence(world, monkeypatch) -> None:
+async def test_case_b10_a_failed_probe_is_no_absence(world, monkeypatch) -> None:
     """Case B10, L-R6: a host that cannot look confirms nothing."""
 
     async def broken():

@@ -87,7 +87,7 @@ async def test_a_real_guest_lives_its_life(world) -> None:
     assert await inventory(world) == NONE
 
 
-async def test_a_real_guest_that_dies_is_seen_at_once_and_booted_again(world) -> None:
+async def test_case_a7_a_real_guest_that_dies_is_seen_at_once_and_booted_again(world) -> None:
     """L-V1, H-S11, case A7."""
     await world.run_pass(make_row("vm1"))
     seen = world.host.parts.seen

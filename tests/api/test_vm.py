@@ -36,8 +36,8 @@ async def test_a_create_answers_with_row_and_operation(world: World) -> None:
     assert shown == vm["operation"]
 
 
-async def test_fifty_at_once_have_fifty_ids(world: World) -> None:
-    """C3."""
+async def test_case_c3_fifty_at_once_have_fifty_ids(world: World) -> None:
+    """Case C3."""
     await world.token()
     answers = await asyncio.gather(*(world.call("POST", "/v1/vms", json=vm_body()) for _ in range(50)))
     assert [answer.status_code for answer in answers] == [201] * 50

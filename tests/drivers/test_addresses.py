@@ -13,7 +13,7 @@ from drivers.network import OutOfAddresses, draw_address
 from model.errors import Invalid
 
 
-def test_a_small_subnet_is_given_out_to_the_last() -> None:
+def test_case_d3_a_small_subnet_is_given_out_to_the_last() -> None:
     """case D3."""
     subnet = IPv4Network("10.84.0.0/29")
     taken: list[IPv4Address] = []
@@ -24,7 +24,7 @@ def test_a_small_subnet_is_given_out_to_the_last() -> None:
         draw_address(subnet, taken)
 
 
-def test_sixty_draws_are_distinct() -> None:
+def test_case_d2_sixty_draws_are_distinct() -> None:
     """case D2."""
     taken: set[IPv4Address] = set()
     for _ in range(60):
@@ -82,7 +82,7 @@ def test_derived_names_fit_and_are_told_apart() -> None:
     assert not names.owns_tap("hst0\n")
 
 
-def test_an_address_that_was_given_back_rests() -> None:
+def test_case_d4_an_address_that_was_given_back_rests() -> None:
     """Case D4: the next one is drawn above the last, and the range is used whole before any is used again."""
     subnet = IPv4Network("10.0.0.0/29")
     last, seen = None, []

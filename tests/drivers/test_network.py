@@ -188,7 +188,9 @@ async def test_after_a_reboot_all_is_as_before(network: Network, names: HostName
     assert await after_boot.dump() == before
 
 
-async def test_an_address_that_moved_leaves_nothing_of_its_old_owner(network: Network, names: HostNames) -> None:
+async def test_case_d5_an_address_that_moved_leaves_nothing_of_its_old_owner(
+    network: Network, names: HostNames
+) -> None:
     """case D5."""
     a, b = attachment(names), attachment(names, "vm-b", 3)
     await network.ensure(a)
@@ -327,7 +329,7 @@ async def test_upkeep_restores_what_a_stranger_changed(network: Network, names: 
     assert await network.dump() == before
 
 
-async def test_many_at_once_each_get_their_own(network: Network, names: HostNames) -> None:
+async def test_case_d2_many_at_once_each_get_their_own(network: Network, names: HostNames) -> None:
     """case D2."""
     attachments = [attachment(names, f"vm-{n}", n) for n in range(2, 14)]
     await asyncio.gather(*(network.ensure(a) for a in attachments))
@@ -365,7 +367,7 @@ async def test_what_is_no_plain_name_of_ours_is_refused(
     assert not (await network.inventory()).taps
 
 
-async def test_a_neighbour_entry_goes_with_its_vm(network: Network, names: HostNames) -> None:
+async def test_case_d4_a_neighbour_entry_goes_with_its_vm(network: Network, names: HostNames) -> None:
     """case D4."""
     a = attachment(names)
     await network.ensure(a)

@@ -404,7 +404,7 @@ async def test_dhcp_gives_an_unknown_mac_nothing(place: Place) -> None:
     assert ask(a.port, a.mac, dhcp(a.mac, 1)) == (a.ip, 2)
 
 
-async def test_dhcp_gives_a_moved_address_to_its_new_owner_alone(place: Place) -> None:
+async def test_case_d5_dhcp_gives_a_moved_address_to_its_new_owner_alone(place: Place) -> None:
     """case D5: also while the old owner's lease lasts."""
     a, b, network = place.a, place.b, place.network
     gateway = str(place.names.gateway)

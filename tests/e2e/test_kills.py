@@ -84,7 +84,9 @@ def _check(fleet: Installation, row: Row, other_guest: tuple[str, tuple[int, int
     assert fleet.ssh(row["name"], "hostname").strip() == row["name"]
 
 
-def test_a_killed_host_worker_leaves_guests_alone(fleet: Installation, other_guest: tuple[str, tuple[int, int]]):
+def test_case_b3_a_killed_host_worker_leaves_guests_alone(
+    fleet: Installation, other_guest: tuple[str, tuple[int, int]]
+):
     """H-E5, case B3: killed or asked to end, the next worker adopts the guest: no exit, no boot is counted."""
     vm_id, process = other_guest
     before = fleet.row(vm_id)

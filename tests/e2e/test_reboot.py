@@ -7,7 +7,7 @@ import subprocess
 from tests.e2e.installation import PROCESSES, Installation, Row
 
 
-def test_power_states_survive_restart_and_reboot(fleet: Installation):
+def test_case_a2_power_states_survive_restart_and_reboot(fleet: Installation):
     """Issue item 4; L-V1, L-V2, N-8, case A2: stopped stays stopped, running is back, each booted once."""
     running, stopped = fleet.create("up-1")["id"], fleet.create("still-1")["id"]
     fleet.ready(running)

@@ -26,7 +26,7 @@ def sweep(fleet: Fleet) -> Sweep:
     return Sweep(fleet.pool, fleet.client, search_attributes=False)
 
 
-async def test_a_lost_poke_is_found(fleet: Fleet):
+async def test_case_c5_a_lost_poke_is_found(fleet: Fleet):
     """L-G1 (case C5): a row that nobody was poked for is created by the sweep, once."""
     vm_id = await fleet.add_vm()
     assert await sweep(fleet).sweep_once() == 1
