@@ -20,7 +20,7 @@ from tests.fixtures.temporal import free_ports
 
 
 async def test_case_c5_without_temporal_it_accepts(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Cases C5, O16: never connected, or away since: the row is due, so the sweep takes it up; readiness says degraded."""
+    """Cases C5, O16: never connected, or away since: the row is due, the sweep takes it up; readiness is degraded."""
     (port,) = free_ports(1)
     for client in (None, await Client.connect(f"127.0.0.1:{port}", lazy=True, data_converter=data_converter(None))):
         world.parts.client = client
