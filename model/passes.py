@@ -9,6 +9,7 @@ from model.base import Lenient
 from model.record import View
 from model.row import Row
 from model.vm import Phase
+from model.waiting import Waiting
 
 PassType = Literal["CreateVm", "ConvergeVm", "ReapVm"]
 PassResult = Literal["settled", "waiting", "failed", "superseded", "gone"]
@@ -49,7 +50,8 @@ class StepNote(PassRef):
 
 
 class Outcome(PassRef):
-    """State what a pass found. None leaves a field as it is, but for `error`, which is written when `write_error`.
+    """State what a pass found. None leaves a field as it is, but for `error`, which is written when `write_error`,
+    and `waits`, which says what the VM waits for until the next step begins.
 
     `view` is the host's own answer; its observed part is stored under the guard of host instance and revision.
     """
@@ -57,6 +59,7 @@ class Outcome(PassRef):
     step: int
     phase: Phase
     words: str | None = None
+    waits: Waiting | None = None
     write_error: bool = False
     error: str | None = None
     failures: int | None = None

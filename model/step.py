@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
+
+from pydantic import model_validator
 
 from model.base import Frozen
+from model.waiting import Waiting
 
 
 class StepKind(StrEnum):
@@ -82,11 +86,22 @@ WORDS: dict[StepKind, str] = {
 
 
 class Step(Frozen):
-    """What to do next and why. `until` is when a wait is over; None waits for something to change."""
+    """What to do next and why. `until` is when a wait is over; None waits for something to change.
+
+    A step that does nothing says in `waits` what is waited for.
+    """
 
     kind: StepKind
     reason: str
     until: datetime | None = None
+    waits: Waiting | None = None
+
+    @model_validator(mode="after")
+    def _waits_for_something(self) -> Self:
+        waits = self.kind in NOTHING_TO_DO and self.kind is not StepKind.SETTLED
+        if waits is (self.waits is None):
+            raise ValueError(f"a step of kind {self.kind} {'needs' if waits else 'has no'} `waits`")
+        return self
 
     @property
     def words(self) -> str:

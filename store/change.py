@@ -25,7 +25,8 @@ WAKE = "wake = wake + 1, due_at = now()"
 
 # Take the row from whatever pass owns it: a pass number that no run has. What a run still writes is refused; it
 # claims anew and looks. So a count that a user cleared is not written back by a pass that read it before.
-DISOWN = """pass_number = nextval('pass'), run_id = null, claim_until = null, step = 0, status_detail = null"""
+DISOWN = """pass_number = nextval('pass'), run_id = null, claim_until = null, step = 0, status_detail = null,
+    waiting_for = null, waiting_since = null"""
 CLEAR = f"""{DISOWN}, create_attempts = 0, attempt_pass = null, given_back_pass = null, refunds = 0, failures = 0,
     retry_at = null, resting = false, unreachable_since = null, last_error = null"""
 

@@ -74,7 +74,8 @@ class PassStore:
         async with transaction(self._pool) as connection:
             status = await connection.execute(
                 f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER},
-                    step = greatest(v.step, $3), phase = $4, status_detail = $5
+                    step = greatest(v.step, $3), phase = $4, status_detail = $5,
+                    waiting_for = null, waiting_since = null
                 where v.id = $1 and {OWNED} and v.step <= $3 + 1""",
                 note.vm_id,
                 note.pass_number,
@@ -235,7 +236,9 @@ update vms v set
     resting = coalesce($10, v.resting),
     unreachable_since = coalesce($11, case when $8 = 0 or $13 then null else v.unreachable_since end),
     observed_generation = greatest(v.observed_generation, coalesce($12, 0)),
-    first_ready_at = coalesce(v.first_ready_at, case when $13 then now() end)
+    first_ready_at = coalesce(v.first_ready_at, case when $13 then now() end),
+    waiting_for = $14,
+    waiting_since = case when $14 is not distinct from v.waiting_for then v.waiting_since else now() end
 where v.id = $1 and {OWNED} and v.step <= $3 + 1
 """
 
@@ -256,4 +259,5 @@ def _outcome_values(outcome: Outcome) -> tuple[object, ...]:
         outcome.unreachable_since,
         outcome.observed_generation,
         outcome.completed,
+        outcome.waits,
     )

@@ -37,7 +37,7 @@ _SAME = (
     *("held", "held_by", "generation", "spec_generation", "restart_generation", "rebuild_generation"),
     *("observed_generation", "observed_at", "status_detail", "last_error", "resting", "failures", "retry_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
-    *("wake", "due_at", "created_at", "updated_at"),
+    *("wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
 _SELECT = f"""
 select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
@@ -98,6 +98,8 @@ class StoredVm:
     unreadable: str | None
     pass_number: int
     run_id: str | None
+    waiting_for: str | None
+    waiting_since: datetime | None
     wake: int
     due_at: datetime | None
     created_at: datetime

@@ -33,6 +33,7 @@ from model.row import Row
 from model.step import NOTHING_TO_DO, Step, StepKind
 from model.temporal import SEARCH_PHASE
 from model.vm import Phase
+from model.waiting import Waiting
 from workflows import policies
 from workflows.failures import Failure, FailureKind
 from workflows.host_step import HostSteps, StepEnded
@@ -215,6 +216,7 @@ class Pass(HostSteps):
             step=self.step_number,
             phase=self.row.status.phase,
             words=words,
+            waits=Waiting.HOST_QUEUE,
             view=view,
         )
         self.take(await self.store(PassActivities.write_outcome, outcome))

@@ -12,12 +12,14 @@ from model.record import View
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import Phase
+from model.waiting import Waiting
 from workflows import policies
 from workflows.failures import Failure, FailureKind
 
 IMAGE_PATIENCE = timedelta(minutes=15)
 LOOK_ANYWAY = timedelta(seconds=60)
 
+_RESTING = {"phase": Phase.FAILED, "resting": True, "waits": Waiting.CREATE_RESTS}
 _DESTROYING = frozenset(
     {
         StepKind.MARK_DESTROYING,
@@ -41,7 +43,7 @@ def phase_during(row: Row, kind: StepKind) -> Phase:
 
 def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, booted: bool) -> Outcome | None:
     """State what a pass found that can do nothing more now."""
-    outcome = Outcome(**ref.model_dump(), step=step_number, phase=row.status.phase, view=view)
+    outcome = Outcome(**ref.model_dump(), step=step_number, phase=row.status.phase, waits=step.waits, view=view)
     if step.kind is StepKind.SETTLED:
         first = row.status.first_ready_at is None
         return outcome.model_copy(
@@ -84,27 +86,33 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
     phase = row.status.phase
     told = {"phase": phase, "write_error": True, "error": failure.text}
     if failure.kind is FailureKind.NOT_PICKED_UP:
-        fields = {"phase": phase, "words": "waiting for the host to report and take up work"}
+        fields = {
+            "phase": phase,
+            "words": "waiting for the host to report and take up work",
+            "waits": Waiting.HOST_AWAY,
+        }
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.BELOW_FLOOR:
-        return Verdict({**told, "phase": Phase.FAILED}, give_back=attempted, due_at=now + LOOK_ANYWAY)
+        fields = {**told, "phase": Phase.FAILED, "waits": Waiting.HOST_BELOW_FLOOR}
+        return Verdict(fields, give_back=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.AWAY and kind is StepKind.WAIT:
         # A look that did not come about, as on a host that is busy, says nothing of the VM: no error, no longer pause.
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
-        return Verdict({"phase": phase, "words": "waiting for the host to answer"}, due_at=now + pause)
+        fields = {"phase": phase, "words": "waiting for the host to answer", "waits": Waiting.HOST_BUSY}
+        return Verdict(fields, due_at=now + pause)
     if failure.kind is FailureKind.AWAY:
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
-        fields = {**told, "failures": row.status.failures + 1}
+        fields = {**told, "failures": row.status.failures + 1, "waits": Waiting.HOST_BUSY}
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + pause)
     if pass_type_of(row) != "CreateVm":
         return _after_failed_step(row, told, now=now, jitter=jitter)
     if failure.kind is FailureKind.PERMANENT:
-        return Verdict({**told, "phase": Phase.FAILED, "resting": True}, ends=True, rests=True)
+        return Verdict({**told, **_RESTING}, ends=True, rests=True)
     if failure.kind is FailureKind.IMAGE_UNREACHABLE:
         since = row.status.unreachable_since or now
         if now - since < IMAGE_PATIENCE:
             retry_at = now + policies.ATTEMPT_PAUSES[1] * jitter
-            fields = {**told, "unreachable_since": since, "retry_at": retry_at}
+            fields = {**told, "unreachable_since": since, "retry_at": retry_at, "waits": Waiting.ATTEMPT_PAUSE}
             return Verdict(fields, give_back=attempted, due_at=retry_at)
     return _after_failed_attempt(row, told, now=now, jitter=jitter)
 
@@ -112,9 +120,10 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
 def _after_failed_attempt(row: Row, told: dict[str, Any], *, now: datetime, jitter: float) -> Verdict:
     """L-C4: the attempt is used up; the last one leaves the VM failed and resting."""
     if row.status.create_attempts >= row.max_create_attempts:
-        return Verdict({**told, "phase": Phase.FAILED, "resting": True}, rests=True)
+        return Verdict({**told, **_RESTING}, rests=True)
     retry_at = now + policies.pause_after_attempt(row.status.create_attempts) * jitter
-    return Verdict({**told, "phase": Phase.CREATING, "retry_at": retry_at}, due_at=retry_at)
+    fields = {**told, "phase": Phase.CREATING, "retry_at": retry_at, "waits": Waiting.ATTEMPT_PAUSE}
+    return Verdict(fields, due_at=retry_at)
 
 
 def _after_failed_step(row: Row, told: dict[str, Any], *, now: datetime, jitter: float) -> Verdict:
@@ -122,4 +131,5 @@ def _after_failed_step(row: Row, told: dict[str, Any], *, now: datetime, jitter:
     failures = row.status.failures + 1
     retry_at = now + policies.pause_after_failure(failures) * jitter
     phase = row.status.phase if row.desired.deleted else Phase.FAILED
-    return Verdict({**told, "phase": phase, "failures": failures, "retry_at": retry_at}, ends=False, due_at=retry_at)
+    fields = {**told, "phase": phase, "failures": failures, "retry_at": retry_at, "waits": Waiting.STEP_PAUSE}
+    return Verdict(fields, ends=False, due_at=retry_at)

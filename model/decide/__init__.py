@@ -15,6 +15,7 @@ from model.record import View
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
+from model.waiting import Waiting
 
 
 def pass_type(*, deleted: bool, created: bool) -> PassType:
@@ -32,15 +33,15 @@ def pass_type_of(row: Row) -> PassType:
 def next_step(row: Row, view: View, done: tuple[StepKind, ...] = ()) -> Step:
     """Decide the next step. `done` are the destroying steps that this pass has finished."""
     if row.status.held:
-        return Step(kind=StepKind.WAIT, reason="an operation holds this VM")
+        return Step(kind=StepKind.WAIT, reason="an operation holds this VM", waits=Waiting.HOLD)
     if row.desired.deleted:
         return next_of_reap(row, view, done)
     if view.unreadable is not None:
-        return Step(kind=StepKind.REST, reason="its host cannot read the VM's record")
+        return Step(kind=StepKind.REST, reason="its host cannot read the VM's record", waits=Waiting.UNREADABLE_RECORD)
     if view.record is not None and view.record.quarantined_at is not None:
         return Step(kind=StepKind.RELEASE, reason="the VM was undeleted")
     if view.record is None and row.status.first_ready_at is not None:
-        return Step(kind=StepKind.REST, reason="its host has lost the VM's record")
+        return Step(kind=StepKind.REST, reason="its host has lost the VM's record", waits=Waiting.LOST_RECORD)
     if view.record is None or view.record.boot_id is None:
         return next_of_create(row, view)
     return next_of_converge(row, view.record, view.observed)

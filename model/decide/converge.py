@@ -8,6 +8,7 @@ from model.record import Observed, Record
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
+from model.waiting import Waiting
 
 GIB = 1 << 30
 UNREACHABLE_LOOK = timedelta(seconds=15)
@@ -17,7 +18,12 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     """L-V: make what runs, and how, equal to what is wanted."""
     status, desired = row.status, row.desired
     if status.retry_at is not None and status.retry_at > row.now:
-        return Step(kind=StepKind.WAIT, reason="a pause after a failed step", until=status.retry_at)
+        return Step(
+            kind=StepKind.WAIT,
+            reason="a pause after a failed step",
+            until=status.retry_at,
+            waits=Waiting.STEP_PAUSE,
+        )
     if seen.power_state is None:
         return _next_of_silent(row, record, seen)
     if _must_grow(desired.disk_gib, record):
@@ -42,6 +48,7 @@ def _next_of_silent(row: Row, record: Record, seen: Observed) -> Step:
         kind=StepKind.WAIT,
         reason="the guest's process lives but does not answer",
         until=row.now + UNREACHABLE_LOOK,
+        waits=Waiting.SILENT_GUEST,
     )
 
 

@@ -6,16 +6,26 @@ from model.record import View
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
+from model.waiting import Waiting
 
 
 def next_of_create(row: Row, view: View) -> Step:
     """L-C: each attempt starts at the beginning, since only the boot id on the record proves a completed create."""
     status = row.status
     if status.resting:
-        return Step(kind=StepKind.REST, reason="creating ended with an error that trying again does not cure")
+        return Step(
+            kind=StepKind.REST,
+            reason="creating ended with an error that trying again does not cure",
+            waits=Waiting.CREATE_RESTS,
+        )
     if status.attempt_pass != status.pass_number:
         if status.retry_at is not None and status.retry_at > row.now:
-            return Step(kind=StepKind.WAIT, reason="a pause between two attempts", until=status.retry_at)
+            return Step(
+                kind=StepKind.WAIT,
+                reason="a pause between two attempts",
+                until=status.retry_at,
+                waits=Waiting.ATTEMPT_PAUSE,
+            )
         return Step(kind=StepKind.TAKE_ATTEMPT, reason="the VM has not been created yet")
     create = view.record.create if view.record else None
     if create is None or create.pass_number != status.pass_number:

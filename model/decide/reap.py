@@ -6,6 +6,7 @@ from model.decide.converge import UNREACHABLE_LOOK
 from model.record import View
 from model.row import Row
 from model.step import DESTROY_ORDER, Step, StepKind
+from model.waiting import Waiting
 
 
 def next_of_reap(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
@@ -14,16 +15,26 @@ def next_of_reap(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     if row.status.destroying:
         return _next_of_destroy(row, view, done)
     if row.frozen:
-        return Step(kind=StepKind.WAIT, reason="the fleet is frozen")
+        return Step(kind=StepKind.WAIT, reason="the fleet is frozen", waits=Waiting.FROZEN)
     if row.status.retry_at is not None and row.status.retry_at > row.now:
-        return Step(kind=StepKind.WAIT, reason="a pause after a failed step", until=row.status.retry_at)
+        return Step(
+            kind=StepKind.WAIT,
+            reason="a pause after a failed step",
+            until=row.status.retry_at,
+            waits=Waiting.STEP_PAUSE,
+        )
     readable = view.record is not None and view.unreadable is None
     if readable and (view.record.quarantined_at is None or view.observed.process is not None):  # type: ignore[union-attr]
         return Step(kind=StepKind.QUARANTINE, reason="the VM was deleted")
     if quarantine is not None and quarantine.stopped_at is None and view.observed.process is None:
         return Step(kind=StepKind.NOTE_STOPPED, reason="the grace runs from when the guest is proven stopped")
     if quarantine is not None and quarantine.destroy_at > row.now:
-        return Step(kind=StepKind.GRACE, reason="the VM can still be undeleted", until=quarantine.destroy_at)
+        return Step(
+            kind=StepKind.GRACE,
+            reason="the VM can still be undeleted",
+            until=quarantine.destroy_at,
+            waits=Waiting.GRACE,
+        )
     return Step(kind=StepKind.MARK_DESTROYING, reason="the grace is over")
 
 
@@ -31,7 +42,12 @@ def _next_of_destroy(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     if view.observed.nothing:
         return Step(kind=StepKind.RECORD_GONE, reason="a search on the host found nothing of the VM")
     if row.status.retry_at is not None and row.status.retry_at > row.now:
-        return Step(kind=StepKind.WAIT, reason="a pause after a failed step", until=row.status.retry_at)
+        return Step(
+            kind=StepKind.WAIT,
+            reason="a pause after a failed step",
+            until=row.status.retry_at,
+            waits=Waiting.STEP_PAUSE,
+        )
     recorded = set(view.record.destroyed) if view.record else set[str]()
     for kind in DESTROY_ORDER:
         if kind not in done and kind.value not in recorded:
@@ -40,4 +56,5 @@ def _next_of_destroy(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
         kind=StepKind.WAIT,
         reason="something of the VM is still on the host after it was destroyed",
         until=row.now + UNREACHABLE_LOOK,
+        waits=Waiting.REMAINS,
     )

@@ -9,6 +9,7 @@ import pytest
 from model.passes import PassRef
 from model.step import Step, StepKind
 from model.vm import Phase
+from model.waiting import Waiting
 from tests.model.world import NOW, World, empty_view, make_row
 from workflows.failures import Failure, FailureKind
 from workflows.outcome import IMAGE_PATIENCE, after_failure, ending, phase_during
@@ -83,7 +84,7 @@ def test_a_delete_that_fails_stays_a_delete():
 def test_a_lost_record_leaves_the_power_state_empty():
     """L-V9: failed with the reason, and nobody can tell what runs."""
     row, view = make_row(first_ready_at=NOW, phase=Phase.READY), empty_view()
-    found = ending(row, Step(kind=StepKind.REST, reason="lost"), view, REF, 1, booted=False)
+    found = ending(row, Step(kind=StepKind.REST, reason="lost", waits=Waiting.LOST_RECORD), view, REF, 1, booted=False)
     assert found is not None
     assert found.view is not None
     assert (found.phase, found.error, found.view.observed.power_state) == (Phase.FAILED, "lost", None)
