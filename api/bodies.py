@@ -163,7 +163,7 @@ class NewVmBody(Body):
     power_state: PowerState = PowerState.RUNNING
     ssh_authorized_keys: Keys = ()
     user_data: UserData | None = None
-    hypervisor: Literal["auto", "qemu"] = "auto"
+    hypervisor: Literal["auto", "qemu", "simulated"] = "auto"
     on_guest_poweroff: Literal["start", "stop"] = "start"
     stop_timeout_seconds: Annotated[int, Strict(), Field(ge=1, le=3600)] = 90
     boot_priority: Annotated[int, Strict(), Field(ge=-100, le=100)] = 0

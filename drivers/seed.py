@@ -99,8 +99,8 @@ def as_yaml(value: object) -> bytes:
         raise Permanent("a text of the VM holds half a character; write it in whole ones") from error
 
 
-async def write_seed(path: Path, data: bytes, *, uid: int, gid: int, guard: Callable[[], None]) -> None:
-    """Write the seed beside its place and rename it, readable by its VM's user only (S-42)."""
+async def write_seed(path: Path, data: bytes, *, uid: int | None, gid: int | None, guard: Callable[[], None]) -> None:
+    """Write the seed beside its place and rename it, readable by its VM's user only (S-42); None: this process' own."""
     guard()
     await in_thread(lambda: remove_leftovers(path.parent, of=path.name))
     guard()

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drivers.names import HostNames
 
+SimulatedGuests = Literal["none", "beside", "only"]
 DEFAULT_URL = "http://127.0.0.1:8460"
 
 
@@ -75,6 +76,8 @@ class HostSettings(BaseSettings):
 
     0 means no limit for creates (L-C7). `image_file_root` is the only folder that `file:` images may come from.
     `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
+    `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
+    others, and needs neither a hypervisor nor root (X-4).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
@@ -94,6 +97,7 @@ class HostSettings(BaseSettings):
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
     machine_id_path: Path = Path("/etc/machine-id")
     allow_emulated_guests: bool = False
+    simulated_guests: SimulatedGuests = "none"
 
     @property
     def names(self) -> HostNames:

@@ -27,6 +27,13 @@ _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, ho
     (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted
 from hosts h"""
 
+_RUNS = """case when coalesce(h.report -> 'hypervisors', '[]') = '[]' then true
+    when $1 = 'auto' then not h.report @> '{"hypervisors": [{"name": "simulated"}]}'
+        or exists (select from jsonb_array_elements(h.report -> 'hypervisors') e where e ->> 'name' <> 'simulated')
+    else h.report @> jsonb_build_object('hypervisors', jsonb_build_array(
+        jsonb_build_object('name', $1::text, 'available', true))) end"""
+"""Whether a host runs guests of a hypervisor, by its last report; one that has said nothing of it yet may."""
+
 
 @dataclass(frozen=True)
 class StoredHost:
@@ -143,19 +150,26 @@ class HostStore:
             )
         return (record["hosts"], record["silent"]) if record else (0, 0)
 
-    async def choose(self) -> str:
+    async def choose(self, hypervisor: str = "auto") -> str:
         """Choose a host for a VM that named none: ready, not silent, with the fewest VMs, then by name.
 
-        Raise Unavailable when there is none.
+        hypervisor: the host must have said that it runs such guests; `auto`: any but simulated ones, which are only
+        chosen by name. Raise Unavailable when there is none, Conflict when those that are ready lack the hypervisor.
         """
         async with reading(self._pool) as connection:
-            chosen: str | None = await connection.fetchval(
-                """select h.id from hosts h where h.status = 'ready' and not host_is_silent(h)
-                order by (select count(*) from vms v where v.host_id = h.id), h.name limit 1"""
+            rows = await connection.fetch(
+                f"""select h.id, {_RUNS} as runs from hosts h
+                where h.status = 'ready' and not host_is_silent(h)
+                order by runs desc, (select count(*) from vms v where v.host_id = h.id), h.name limit 1""",
+                hypervisor,
             )
-        if chosen is None:
+        if not rows:
             raise Unavailable("no host is ready to take a VM; `hostler host ls` shows why")
-        return chosen
+        if not rows[0]["runs"]:
+            raise Conflict(
+                f"no host that is ready runs {hypervisor} guests; `hostler host ls` shows what each one runs"
+            )
+        return rows[0]["id"]
 
     async def foreign(self, host_id: str) -> tuple[dict[str, Any], ...]:
         """Return what the host holds although no row places it there: shown, and left alone (L-R1)."""

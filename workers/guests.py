@@ -10,15 +10,15 @@ import contextlib
 import signal
 from pathlib import Path
 
-from drivers.cgroups import Cgroups
-from drivers.hypervisor import Guest
-from drivers.hypervisor.qemu import Qemu
+from drivers.host.parts import Paths, is_simulated
+from drivers.hypervisor import QEMU, SIMULATED, Guest, Hypervisor
 from drivers.machine import BOOT_ID, read_boot_id
 from drivers.names import HostNames
 from drivers.network import Network
 from drivers.records import Entry, RecordStore
 from drivers.stored import StoredConfig
 from model.errors import HostlerError, StepFailed
+from workers.host_parts import build_drivers
 from workers.installation import Installation
 from workers.keeper import end_process
 
@@ -45,12 +45,13 @@ async def stop_guests(installation: Installation) -> int:
     return stopped
 
 
-def make_hypervisor(installation: Installation, names: HostNames) -> Qemu:
+def make_hypervisor(installation: Installation, names: HostNames) -> Hypervisor:
     boot_id_path = Path(installation.settings.boot_id_path or BOOT_ID)
-    return Qemu(names, Cgroups.detect(names.cgroup), lambda: read_boot_id(boot_id_path))
+    paths = Paths(installation.host)
+    return build_drivers(names, paths, lambda: read_boot_id(boot_id_path), simulated_guests="none").hypervisor
 
 
-async def stop_guest(hypervisor: Qemu, host: Path, entry: Entry) -> bool:
+async def stop_guest(hypervisor: Hypervisor, host: Path, entry: Entry) -> bool:
     """Stop one guest, gently at first; tell whether it ran."""
     if entry.config is None or entry.status is None or entry.status.process is None:
         return False
@@ -64,14 +65,15 @@ async def stop_guest(hypervisor: Qemu, host: Path, entry: Entry) -> bool:
             await hypervisor.ask_to_stop(guest, process)
             await hypervisor.await_end(guest, process, patience)
     await hypervisor.end(guest, process, _END_SECONDS)
-    await hypervisor.release(guest)
+    await hypervisor.release(guest.vm_id, guest.sockets)
     return True
 
 
-async def end_unrecorded(hypervisor: Qemu) -> int:
+async def end_unrecorded(hypervisor: Hypervisor) -> int:
     """End what still runs as a user of guests: a guest whose record cannot be read."""
     left = await hypervisor.find_processes()
     ended = await asyncio.gather(*(end_process(process, signal.SIGTERM, _END_SECONDS) for process in left))
+    await hypervisor.kill_strays(left)  # a simulated process hears no signal
     if not all(ended):
         raise StepFailed(f"{ended.count(False)} guest processes do not end: the machine's storage may hang")
     return len(left)
@@ -93,4 +95,5 @@ def describe_guest(config: StoredConfig, host: Path) -> Guest:
         seed=folder / "seed.iso",
         sockets=host / "sockets" / config.vm_id,
         accelerator=config.allocation.accelerator,
+        hypervisor=SIMULATED if is_simulated(config) else QEMU,
     )

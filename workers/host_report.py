@@ -116,10 +116,10 @@ class Reports:
     async def frame(self, number: int, whole: bool, vms: tuple[VmReport, ...]) -> HostReport:
         """Make a report of what memory holds; the machine's room alone is measured, in a thread."""
         parts, identity = self._host.parts, self._host.parts.identity
-        found = parts.availability
-        shown = (
-            () if found is None else (_show(found.name, found.available, found.why, found.accelerator, found.version),)
-        )
+        shown = [
+            _show(found.name, found.available, found.why, found.accelerator, found.version)
+            for found in parts.availability
+        ]
         return HostReport(
             number=number,
             instance_id=identity.instance_id,
@@ -130,10 +130,10 @@ class Reports:
             whole=whole,
             activity_names=self._activity_names,
             capacity=await asyncio.to_thread(self._measure),
-            hypervisors=shown,
+            hypervisors=tuple(shown),
             vms=vms,
             unmanaged=self._host.watch.unmanaged,
-            emulated=found is not None and found.emulated,
+            emulated=any(found.emulated for found in parts.availability),
         )
 
     def _measure(self) -> Capacity:

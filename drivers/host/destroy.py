@@ -71,18 +71,9 @@ class DestroySteps:
             await parts.disks.remove(parts.paths.disk(vm_id))
             job.guard()
             await in_thread(remove_durably, parts.paths.seed(vm_id))
-            await self._release_hypervisor(job, vm_id)
+            job.guard()
+            await parts.hypervisor.release(vm_id, parts.paths.sockets(vm_id))
             await self._note(job, vm_id, STORAGE)
-
-    async def _release_hypervisor(self, job: Job, vm_id: str) -> None:
-        """Remove sockets and cgroup; without a record they are known by the VM's id alone."""
-        entry = self._parts.records.find(vm_id)
-        job.guard()
-        if entry is not None and entry.config is not None:
-            await self._parts.hypervisor.release(self._parts.guest(entry.config, entry.status))
-            return
-        await in_thread(self._parts.cgroups.remove, vm_id)
-        await in_thread(_remove_sockets, self._parts, vm_id)
 
     async def destroy_records(self, job: Job, order: HostOrder) -> None:
         """Remove the VM's folder, last of all; its fence is kept 30 days (L-G5)."""
@@ -132,11 +123,3 @@ class DestroySteps:
             return status.model_copy(update={"record": status.record.model_copy(update={"destroyed": ordered})})
 
         await self._parts.records.update(vm_id, change, job.guard)
-
-
-def _remove_sockets(parts: Parts, vm_id: str) -> None:
-    folder = parts.paths.sockets(vm_id)
-    if folder.is_dir() and not folder.is_symlink():
-        for path in folder.iterdir():
-            remove_durably(path)
-        folder.rmdir()

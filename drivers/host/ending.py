@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 
@@ -11,7 +10,7 @@ from drivers.host.look import Looker
 from drivers.host.parts import Parts
 from drivers.hypervisor import Guest
 from drivers.jobs import Job
-from drivers.processes import await_end, kill_processes
+from drivers.processes import await_end
 from model.errors import StepFailed
 from model.process import ProcessRecord
 
@@ -79,5 +78,5 @@ class Ending:
             if time.monotonic() > deadline:
                 raise StepFailed("a process of the VM is still there: it will be ended again")
             job.guard()
-            await asyncio.to_thread(kill_processes, list(strays))
+            await self._parts.hypervisor.kill_strays(strays)
             await await_end(strays[0], 0.5)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from drivers.host.exits import note_exit
 from drivers.host.parts import Parts
 from drivers.hypervisor import GuestState
-from drivers.processes import find_start_time
 from drivers.records import Entry
 from model.errors import HostlerError, StepFailed
 from model.ids import mac_address
@@ -111,16 +110,10 @@ class Looker:
         return any(await asyncio.to_thread(lambda: [path.is_symlink() or path.exists() for path in found]))
 
     async def find_strays(self, vm_id: str) -> tuple[ProcessRecord, ...]:
-        """Find live processes of a VM without its record: by its cgroup, and by who owns its files (L-G8)."""
-        pids = await asyncio.to_thread(self._parts.cgroups.find_processes, vm_id)
+        """Find live processes of a VM without its record: by its id, and by who owns its files (L-G8)."""
         owners = await asyncio.to_thread(self._find_owners, vm_id)
-        mine = [found for found in await self._parts.hypervisor.find_processes() if found.uid in owners]
-        boot_id = self._parts.boot_id()
-        for pid in set(pids) - {found.pid for found in mine}:
-            started = find_start_time(pid)
-            if started is not None:
-                mine.append(ProcessRecord(pid=pid, start_time=started, boot_id=boot_id, uid=0))
-        return tuple(sorted(mine, key=lambda found: found.pid))
+        found = await self._parts.hypervisor.find_strays(vm_id, owners)
+        return tuple(sorted(found, key=lambda each: each.pid))
 
     def _find_owners(self, vm_id: str) -> set[int]:
         folder = self._parts.paths.folder(vm_id)

@@ -7,24 +7,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drivers.cgroups import Cgroups
 from drivers.disks import Disks
 from drivers.host.seen import SeenStore
-from drivers.hypervisor import Availability, Guest, Hypervisor
+from drivers.hypervisor import QEMU, SIMULATED, Availability, Guest, Hypervisor
 from drivers.images import Images
 from drivers.jobs import Jobs
 from drivers.machine import HostIdentity
 from drivers.names import HostNames
-from drivers.network import Attachment, Network
+from drivers.network import Attachment
+from drivers.network.choice import GuestNetwork
 from drivers.records import RecordStore
+from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from drivers.stored import StoredConfig, StoredStatus
-from model.errors import StepFailed
+from model.errors import Permanent, StepFailed
 from model.ids import check_label
 from model.vm import VmInput
 
 GIB = 1 << 30
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Paths:
     @property
     def images(self) -> Path:
         return self.home / "images"
+
+    @property
+    def simulated(self) -> Path:
+        return self.home / "simulated"
 
     def folder(self, vm_id: str) -> Path:
         """Return the folder of a VM's files."""
@@ -67,16 +73,16 @@ class Parts:
     seen: SeenStore
     create_slots: Slots
     boot_slots: Slots
-    network: Network
+    network: GuestNetwork
     hypervisor: Hypervisor
-    cgroups: Cgroups
     images: Images
     disks: Disks
+    simulated_disks: SimulatedDisks
     space: Space
     boot_id: Callable[[], str]
     fetch_input: Callable[[str, str], Awaitable[VmInput]]
     allow_emulated_guests: bool = True
-    availability: Availability | None = None
+    availability: tuple[Availability, ...] = ()
     allocating: asyncio.Lock = field(default_factory=asyncio.Lock)
     started: Callable[[str], None] = lambda _: None
     """Told of each VM whose process runs: it is watched from then on."""
@@ -92,6 +98,7 @@ class Parts:
             mac=given.mac,
             tap=given.tap,
             address=given.address,
+            simulated=is_simulated(config),
         )
 
     def guest(self, config: StoredConfig, status: StoredStatus | None) -> Guest:
@@ -120,10 +127,31 @@ class Parts:
             firmware=wanted.image.firmware,
             base=folder / files.rootfs if files else None,
             base_format=files.rootfs_format if files else None,
+            hypervisor=SIMULATED if is_simulated(config) else QEMU,
         )
 
-    def found_availability(self) -> Availability:
-        """Return what was found at start; raises StepFailed when nobody has looked yet."""
-        if self.availability is None:
+    def disks_of(self, config: StoredConfig) -> RootDisks:
+        """Return who makes and grows a VM's root disk."""
+        return self.simulated_disks if is_simulated(config) else self.disks
+
+    def owner(self, config: StoredConfig) -> int | None:
+        """Return the user that a VM's files belong to; None: the worker's own, where no other process opens them."""
+        return None if is_simulated(config) else config.allocation.uid
+
+    def found_availability(self, wanted: str) -> Availability:
+        """Return what was found at start of the hypervisor that a VM names, or `auto`, which is never a simulated one.
+
+        Raises Permanent when the host has none such, StepFailed when nobody has looked yet.
+        """
+        if not self.availability:
             raise StepFailed("the host has not found out yet what it can run")
-        return self.availability
+        for found in self.availability:
+            if found.name == wanted or (wanted == AUTO and found.name != SIMULATED):
+                return found
+        has = " and ".join(found.name for found in self.availability)
+        raise Permanent(f"this host does not run {wanted!r} guests: it runs {has}")
+
+
+def is_simulated(config: StoredConfig) -> bool:
+    """Say whether a VM is only told of; it is one for ever, since its hypervisor is named by name only."""
+    return config.input.hypervisor == SIMULATED

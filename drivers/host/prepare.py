@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 from drivers.durable import remove_durably
 from drivers.host.ending import Ending
 from drivers.host.parts import Parts
+from drivers.hypervisor import SIMULATED
 from drivers.jobs import Job
 from drivers.machine import total_memory_mib
 from drivers.network import draw_address
@@ -52,9 +53,7 @@ class PrepareSteps:
 
     def _check_support(self, wanted: VmInput) -> None:
         """Refuse what cannot work here (H-A4)."""
-        found = self._parts.found_availability()
-        if wanted.hypervisor not in ("auto", found.name):
-            raise Permanent(f"this host does not run {wanted.hypervisor!r} guests: it runs {found.name}")
+        found = self._parts.found_availability(wanted.hypervisor)
         if wanted.image.architecture != ARCHITECTURE:
             raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
         memory_mib = total_memory_mib()
@@ -63,6 +62,8 @@ class PrepareSteps:
                 f"this host has {memory_mib} MiB of memory, the VM needs {wanted.memory_mib} MiB: ask for less"
             )
         if not found.available:
+            if found.name == SIMULATED:  # by its settings: no later try finds it otherwise
+                raise Permanent(f"this host does not run simulated guests: {found.why}")
             raise StepFailed(f"this host cannot run guests now: {found.why}")
         if found.emulated and wanted.project != OPERATORS_PROJECT and not self._parts.allow_emulated_guests:
             raise Permanent("this host only emulates, and its operator does not allow projects' guests there")
@@ -97,7 +98,7 @@ class PrepareSteps:
     async def _allocate(self, wanted: VmInput) -> HostAllocation:
         """Draw user and address under the host's one lock; the caller records them before it lets go (D2, D3)."""
         parts = self._parts
-        found = parts.found_availability()
+        found = parts.found_availability(wanted.hypervisor)
         configs = [entry.config for entry in parts.records if entry.config is not None]
         addresses = {config.allocation.address for config in configs} | await self._held_addresses()
         uids = {config.allocation.uid for config in configs}

@@ -110,7 +110,7 @@ class StorageSteps:
                 base = await self._find_rootfs(config.input.image)
                 uid = config.allocation.uid
                 size = None if order.disk_gib is None else order.disk_gib * GIB
-                made = await parts.disks.make_overlay(
+                made = await parts.disks_of(config).make_overlay(
                     base, parts.paths.disk(vm_id), size, uid=uid, gid=uid, guard=job.guard
                 )
 
@@ -140,7 +140,7 @@ class StorageSteps:
         data = await in_thread(seed_image, describe_seed(config))
         async with job.locked():
             await records.write_config(config, job.guard)
-            uid = config.allocation.uid
+            uid = self._parts.owner(config)
             await write_seed(self._parts.paths.seed(vm_id), data, uid=uid, gid=uid, guard=job.guard)
 
             def change(now: StoredStatus) -> StoredStatus:
@@ -165,7 +165,8 @@ class StorageSteps:
             state = await self._parts.hypervisor.find(guest, status.process)
             if state.process is None:
                 uid = config.allocation.uid
-                await self._parts.disks.grow(self._parts.paths.disk(vm_id), size, uid=uid, gid=uid, guard=job.guard)
+                disks, path = self._parts.disks_of(config), self._parts.paths.disk(vm_id)
+                await disks.grow(path, size, uid=uid, gid=uid, guard=job.guard)
             elif state.power is None or state.process != status.process:
                 raise Unavailable("the guest's process does not answer: its disk is grown when it does")
             else:

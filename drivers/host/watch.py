@@ -177,7 +177,11 @@ class Watch:
             return
         guest, process = self._parts.guest(entry.config, entry.status), entry.status.process
         console = ConsoleLog(self._parts.paths.folder(vm_id), CONSOLE_LIMIT_BYTES)
-        console.start(guest.sockets)
+        sockets = self._parts.hypervisor.find_console(guest)
+        if sockets is None:
+            self._parts.boot_slots.release(vm_id)  # no first word to wait for
+        else:
+            console.start(sockets)
         try:
             async for _ in self._parts.hypervisor.watch(guest, process):
                 self.look_soon(vm_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -12,6 +12,8 @@ from model.process import ProcessRecord
 
 Accelerator = Literal["kvm", "tcg"]
 Power = Literal["running", "paused", "stopped"]
+
+QEMU, SIMULATED = "qemu", "simulated"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Guest:
     firmware: str | None = None
     base: Path | None = None
     base_format: str | None = None
+    hypervisor: str = QEMU
 
 
 class Availability(Frozen):
@@ -87,8 +90,8 @@ class Hypervisor(Protocol):
 
     name: str
 
-    async def find_availability(self) -> Availability:
-        """Find whether guests can run here; acceleration counts only where a probe guest really ran."""
+    async def find_availability(self) -> tuple[Availability, ...]:
+        """Find whether guests can run here, by each hypervisor; a probe guest that really ran decides."""
         ...
 
     async def boot(
@@ -128,8 +131,12 @@ class Hypervisor(Protocol):
         """Grow the root disk of a running guest to a size, which it then has already or sees at once."""
         ...
 
-    async def release(self, guest: Guest) -> None:
-        """Remove what a boot made beside the process; that it is absent is as good."""
+    async def release(self, vm_id: str, sockets: Path) -> None:
+        """Remove what a boot made beside the process, also of a VM without a record; that it is absent is as good."""
+        ...
+
+    def find_console(self, guest: Guest) -> Path | None:
+        """Find the folder of the guest's console socket; None for a guest without a console."""
         ...
 
     def watch(self, guest: Guest, process: ProcessRecord) -> AsyncIterator[GuestEvent]:
@@ -138,4 +145,12 @@ class Hypervisor(Protocol):
 
     async def find_processes(self) -> list[ProcessRecord]:
         """List every live process whose user lies in this installation's range."""
+        ...
+
+    async def find_strays(self, vm_id: str, owners: set[int]) -> list[ProcessRecord]:
+        """Find live processes of a VM without its record; owners: the users that its files belong to (L-G8)."""
+        ...
+
+    async def kill_strays(self, processes: Sequence[ProcessRecord]) -> None:
+        """Kill processes that no record names, those of another hypervisor excepted; they may take a moment to end."""
         ...

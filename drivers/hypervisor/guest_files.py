@@ -68,7 +68,7 @@ def listening(folder: Path, name: str) -> socket.socket:
 def remove_sockets(folder: Path) -> None:
     """Remove a guest's sockets and their folder; that they are absent is as good."""
     with translated("remove the guest's sockets"):
-        for name in SOCKETS:
-            (folder / name).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        if folder.is_dir() and not folder.is_symlink():
+            for path in folder.iterdir():
+                path.unlink(missing_ok=True)
             folder.rmdir()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import cast
 
 from drivers.cgroups import CgroupLimits, Cgroups
 from drivers.confine import Confinement, await_end, is_alive, launch_detached
-from drivers.hypervisor import Availability, Guest, GuestEvent, GuestState
+from drivers.hypervisor import QEMU, Availability, Guest, GuestEvent, GuestState
 from drivers.hypervisor.guest_files import opened_files, remove_sockets
 from drivers.hypervisor.monitor import Monitor
 from drivers.hypervisor.qemu_arguments import TRANSLATION_CACHE_MIB, build_arguments
@@ -18,7 +19,7 @@ from drivers.hypervisor.qemu_probe import find_availability, find_kvm_groups
 from drivers.hypervisor.qemu_state import Seen, read_state
 from drivers.hypervisor.words import LastWords
 from drivers.names import HostNames
-from drivers.processes import find_processes_of, kill_processes, may_raise_limits
+from drivers.processes import find_processes_of, find_start_time, kill_processes, may_raise_limits
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord
 
@@ -40,7 +41,7 @@ EVENT_PAUSE_SECONDS = 0.05
 class Qemu:
     """The `Hypervisor` of QEMU: one monitor connection per guest, everything else is looked at."""
 
-    name = "qemu"
+    name = QEMU
 
     def __init__(self, names: HostNames, cgroups: Cgroups, boot_id: Callable[[], str]) -> None:
         self._names = names
@@ -49,8 +50,8 @@ class Qemu:
         self._monitors: dict[str, Monitor] = {}
         self._words: dict[str, LastWords] = {}
 
-    async def find_availability(self) -> Availability:
-        return await find_availability()
+    async def find_availability(self) -> tuple[Availability, ...]:
+        return (await find_availability(),)
 
     async def boot(
         self, guest: Guest, tap_fd: int, *, record: Callable[[ProcessRecord], Awaitable[None]]
@@ -58,7 +59,7 @@ class Qemu:
         arguments = build_arguments(guest)
         if await self._find_left(guest):
             raise StepFailed("a process of this VM still lives: end it before the guest is booted")
-        await self._forget(guest)
+        await self._forget(guest.vm_id)
         joined = await asyncio.to_thread(self._cgroups.ensure, guest.vm_id, find_limits(guest))
         words = self._words[guest.vm_id] = LastWords()
         try:
@@ -132,7 +133,7 @@ class Qemu:
             with contextlib.suppress(StepFailed):  # quitting writes out what QEMU itself still holds of the disk
                 await self._monitor(guest).execute("quit", timeout_seconds=min(QUIT_SECONDS, timeout_seconds))
                 await await_end(process, min(QUIT_SECONDS, timeout_seconds))
-        await self._forget(guest)
+        await self._forget(guest.vm_id)
         while left := await self._find_left(guest):
             await asyncio.to_thread(kill_processes, left)
             remaining = deadline - asyncio.get_running_loop().time()
@@ -159,13 +160,16 @@ class Qemu:
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         await self._ask(guest, process, "block_resize", {"node-name": "root", "size": size_bytes})
 
-    async def release(self, guest: Guest) -> None:
-        await self._forget(guest)
-        words = self._words.pop(guest.vm_id, None)
+    async def release(self, vm_id: str, sockets: Path) -> None:
+        await self._forget(vm_id)
+        words = self._words.pop(vm_id, None)
         if words is not None:
             words.close()
-        await asyncio.to_thread(remove_sockets, guest.sockets)
-        await asyncio.to_thread(self._cgroups.remove, guest.vm_id)
+        await asyncio.to_thread(remove_sockets, sockets)
+        await asyncio.to_thread(self._cgroups.remove, vm_id)
+
+    def find_console(self, guest: Guest) -> Path | None:
+        return guest.sockets
 
     async def watch(self, guest: Guest, process: ProcessRecord) -> AsyncGenerator[GuestEvent]:
         last: GuestState | None = None
@@ -196,6 +200,19 @@ class Qemu:
     async def find_processes(self) -> list[ProcessRecord]:
         return await asyncio.to_thread(find_processes_of, self._names.users, self._boot_id())
 
+    async def find_strays(self, vm_id: str, owners: set[int]) -> list[ProcessRecord]:
+        pids = await asyncio.to_thread(self._cgroups.find_processes, vm_id)
+        mine = [found for found in await self.find_processes() if found.uid in owners]
+        boot_id = self._boot_id()
+        for pid in set(pids) - {found.pid for found in mine}:
+            started = find_start_time(pid)
+            if started is not None:
+                mine.append(ProcessRecord(pid=pid, start_time=started, boot_id=boot_id, uid=0))
+        return mine
+
+    async def kill_strays(self, processes: Sequence[ProcessRecord]) -> None:
+        await asyncio.to_thread(kill_processes, list(processes))
+
     async def _find_left(self, guest: Guest) -> list[ProcessRecord]:
         """List what lives of a VM: processes of its user, and whatever is in its cgroup."""
         inside = await asyncio.to_thread(self._cgroups.find_processes, guest.vm_id)
@@ -214,8 +231,8 @@ class Qemu:
             self._monitors[guest.vm_id] = Monitor(guest.sockets)
         return self._monitors[guest.vm_id]
 
-    async def _forget(self, guest: Guest) -> None:
-        monitor = self._monitors.get(guest.vm_id)
+    async def _forget(self, vm_id: str) -> None:
+        monitor = self._monitors.get(vm_id)
         if monitor is not None:
             await monitor.close()
 

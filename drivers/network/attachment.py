@@ -17,13 +17,17 @@ _MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
 
 @dataclass(frozen=True)
 class Attachment:
-    """What a VM has on its host's network. mac: lower case with colons. tap: a name that HostNames gives."""
+    """What a VM has on its host's network. mac: lower case with colons. tap: a name that HostNames gives.
+
+    simulated: of a guest that is only told of, on no link of the kernel.
+    """
 
     vm_id: str
     project: str
     mac: str
     tap: str
     address: IPv4Address
+    simulated: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class World:
     async def clean(self) -> None:
         await self.console.stop()
         await self.qemu.end(self.guest, None, 10)
-        await self.qemu.release(self.guest)
+        await self.qemu.release(self.guest.vm_id, self.guest.sockets)
         for controller in self.cgroups.controllers:
             folder = self.cgroups.root / controller / self.cgroups.name
             if folder.exists():
@@ -120,8 +120,8 @@ async def test_a_guests_whole_life(world: World):
         state = await world.qemu.find(world.guest, process)
         assert (state.power, state.ended, state.process) == ("stopped", "process-gone", None)
         await world.qemu.end(world.guest, process, 10)
-        await world.qemu.release(world.guest)
-        await world.qemu.release(world.guest)
+        await world.qemu.release(world.guest.vm_id, world.guest.sockets)
+        await world.qemu.release(world.guest.vm_id, world.guest.sockets)
         assert not world.guest.sockets.exists()
         assert world.cgroups.list_ids() == []
         assert (await world.qemu.find(world.guest, None)).ended is None
@@ -287,7 +287,7 @@ async def test_a_user_of_no_guest_is_never_ended(world: World):
 
 async def test_availability_comes_from_a_guest_that_ran(world: World):
     """X-3: KVM only where a probe guest really ran; S-16: emulation is said."""
-    found = await world.qemu.find_availability()
+    (found,) = await world.qemu.find_availability()
     assert found.available, found.why
     assert found.accelerator in ("kvm", "tcg")
     assert found.emulated == (found.accelerator == "tcg")
