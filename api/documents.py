@@ -156,10 +156,24 @@ class VmDocument(Shown):
     operation: OperationDocument | None
 
 
-class OneVmDocument(VmDocument):
-    """A VM with its recent operations, the newest first, and why it is not settled where something keeps it."""
+class WhyDocument(Shown):
+    """Why nothing more is done for a VM now. `sentence` says all of it.
 
-    why: str | None
+    `waits_for` is a fixed word: `work` while it is being worked on, `control_plane` when nobody took it up.
+    """
+
+    waits_for: str
+    since: datetime | None
+    until: datetime | None
+    tried: str | None
+    advice: str
+    sentence: str
+
+
+class OneVmDocument(VmDocument):
+    """A VM with its recent operations, the newest first, and what it waits for; `why` is null when it is settled."""
+
+    why: WhyDocument | None
     operations: list[OperationDocument]
 
 

@@ -18,6 +18,7 @@ from api.documents import (
     QuarantineDocument,
     UserData,
     VmDocument,
+    WhyDocument,
 )
 from api.why import why
 from model.specification import FileSpec
@@ -71,7 +72,15 @@ def one_vm_view(
     """Show a VM with its recent operations; `detail` is what its host says that it is doing right now."""
     plain: dict[str, Any] = dict(vm_view(vm, project=project, operation=operations[0] if operations else None))
     plain["status_detail"] = detail or plain["status_detail"]
-    return OneVmDocument(**plain, operations=operations, why=why(vm, project=project))
+    return OneVmDocument(**plain, operations=operations, why=why_view(vm, project=project))
+
+
+def why_view(vm: StoredVm, *, project: str | None) -> WhyDocument | None:
+    """Show what a VM waits for."""
+    found = why(vm, project=project)
+    if found is None:
+        return None
+    return WhyDocument(**{name: getattr(found, name) for name in WhyDocument.model_fields})
 
 
 def operation_view(operation: Operation, *, runs_url: str | None) -> OperationDocument:

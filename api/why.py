@@ -1,35 +1,167 @@
-"""Why a VM is not settled, in one sentence; what its pass says it is doing is `status_detail` (L-G10, H-S10)."""
+"""Why nothing more is done for a VM now: what is waited for, since when, until when, what was tried, what to do.
+
+Everything comes from the row; what its pass says it is doing is `status_detail` (L-G10, H-S10).
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from model.text import clean_text
+from model.waiting import Waiting
 from store.vm import StoredVm
 
 _OVERLOOKED = timedelta(minutes=1)
+CONTROL_PLANE = "control_plane"
+WORK = "work"
 
 
-def why(vm: StoredVm, *, project: str | None) -> str | None:
-    """Say what a VM waits for; None when nothing is left to do, or nothing keeps it."""
-    if vm.settled:
-        return "creating it rests: change what it is given, or ask for a retry" if vm.resting else None
-    if vm.host_last_report_at is None:
-        return f"{_host(vm, project)} has not reported yet: its worker has to run"
-    if vm.host_silent:
-        return (
-            f"{_host(vm, project)} is silent since {vm.host_last_report_at:%Y-%m-%dT%H:%M:%SZ}: it goes on from there"
+@dataclass(frozen=True)
+class Why:
+    """One VM's answer. `waits_for` is a word of `Waiting`, `work` while a pass works, or `control_plane`."""
+
+    waits_for: str
+    what: str
+    advice: str
+    since: datetime | None = None
+    until: datetime | None = None
+    tried: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Say all of it, as `hostler vm why` prints it."""
+        times = "".join(
+            f", {word} {at:%Y-%m-%dT%H:%M:%SZ}" for word, at in (("since", self.since), ("until", self.until)) if at
         )
+        return " ".join(
+            part for part in (f"It {self.what}{times}.", self.tried and f"Tried: {self.tried}.", self.advice) if part
+        )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What is said of one waiting state; `{name}` and `{host}` are filled in. `until` names the row's deadline."""
+
+    what: str
+    advice: str
+    until: Callable[[StoredVm], datetime | None] = lambda _: None
+
+
+def _retry_at(vm: StoredVm) -> datetime | None:
+    return vm.retry_at
+
+
+def _destroy_at(vm: StoredVm) -> datetime | None:
+    return vm.quarantine.destroy_at if vm.quarantine else None
+
+
+_AGAIN = "It goes on by itself; `hostler vm retry {name}` tries at once."
+_TOLD: dict[Waiting, _Told] = {
+    Waiting.HOLD: _Told(
+        "waits for the end of what holds it ({held_by})",
+        "It goes on by itself then; a delete is accepted now and done afterwards.",
+    ),
+    Waiting.ATTEMPT_PAUSE: _Told("pauses before the next attempt to create it", _AGAIN, _retry_at),
+    Waiting.CREATE_RESTS: _Told(
+        "rests, since trying again does not cure the error",
+        "Correct what the error names (`hostler vm resize {name}`, its keys, its image), or have it tried again by "
+        "`hostler vm retry {name}`; `hostler vm rm {name}` gives it up.",
+    ),
+    Waiting.STEP_PAUSE: _Told("pauses before the next try", _AGAIN, _retry_at),
+    Waiting.SILENT_GUEST: _Told(
+        "waits for the guest's process, which lives but does not answer",
+        "`hostler vm console {name}` may tell more; `hostler vm restart {name}` or `hostler vm stop {name}` ends it.",
+    ),
+    Waiting.UNREADABLE_RECORD: _Told(
+        "waits for its record on {host} to be readable",
+        "Restore the file that the error names and start the host's worker again, or give the VM up: "
+        "`hostler vm rm {name}` still works.",
+    ),
+    Waiting.LOST_RECORD: _Told(
+        "waits for a decision: {host} has no record of it any more",
+        "Bring the host's state directory back, or give the VM up with `hostler vm rm {name}`.",
+    ),
+    Waiting.FROZEN: _Told(
+        "waits for the fleet to be unfrozen: until then nothing is destroyed",
+        "`hostler vm undelete {name}` brings it back meanwhile.",
+    ),
+    Waiting.GRACE: _Told(
+        "is stopped and kept, waiting out its grace",
+        "`hostler vm undelete {name}` brings it back until then; `hostler vm rm --now {name}` destroys it at once.",
+        _destroy_at,
+    ),
+    Waiting.REMAINS: _Told(
+        "is destroyed, but {host} still finds something of it",
+        "It is looked for again every 15 seconds; the log of the host's worker names what is left.",
+    ),
+    Waiting.HOST_AWAY: _Told(
+        "waits for {host} to report and take up work",
+        "`hostler host ls` shows the host; once its worker runs and reaches the API it goes on by itself.",
+    ),
+    Waiting.HOST_BELOW_FLOOR: _Told(
+        "waits for the worker of {host} to be upgraded: it is older than the fleet allows",
+        "Upgrade Hostler there; it goes on by itself then.",
+    ),
+    Waiting.HOST_BUSY: _Told("waits for {host}, which could not begin the step", _AGAIN, _retry_at),
+    Waiting.HOST_QUEUE: _Told("keeps its place in a queue of {host}", "Nothing is needed: its turn comes by itself."),
+}
+
+
+def why(vm: StoredVm, *, project: str | None) -> Why | None:
+    """Say why nothing more is done for a VM; None when everything wanted is there."""
+    told = _find(vm)
+    if told is None:
+        return None
+    host = "its host" if project is not None else f"its host {vm.host_name}"
+    names = {"name": vm.name, "host": host, "held_by": vm.held_by or "another operation"}
+    word, said, since = told
+    return Why(
+        waits_for=word,
+        what=said.what.format(**names),
+        advice=said.advice.format(**names),
+        since=since,
+        until=said.until(vm),
+        tried=_tried(vm),
+    )
+
+
+def _find(vm: StoredVm) -> tuple[str, _Told, datetime | None] | None:
+    """Find the state: what only the API can see comes before what the last pass has said."""
+    if vm.settled and vm.waiting_for is None:
+        return None
+    if vm.host_silent and not (vm.settled and vm.quarantine is None):
+        return Waiting.HOST_AWAY, _TOLD[Waiting.HOST_AWAY], vm.host_last_report_at
     if vm.held:
-        return f"it is held by {vm.held_by or 'another operation'}: its end is waited for"
-    if vm.frozen:
-        return "the fleet is frozen: nothing is destroyed until it is unfrozen"
-    if vm.retry_at is not None and vm.retry_at > vm.now:
-        return f"the next try is at {vm.retry_at:%Y-%m-%dT%H:%M:%SZ}"
+        return Waiting.HOLD, _TOLD[Waiting.HOLD], vm.waiting_since
     if vm.due_at is not None and vm.due_at < vm.now - _OVERLOOKED:
-        since = f"{vm.due_at:%Y-%m-%dT%H:%M:%SZ}"
-        return f"it is due since {since} and nobody took it up: control worker and Temporal have to run"
-    return None
+        return CONTROL_PLANE, _NOT_TAKEN_UP, vm.due_at
+    if vm.waiting_for in _TOLD and (vm.due_at is None or vm.due_at > vm.now):
+        word = Waiting(vm.waiting_for)
+        return word, _TOLD[word], vm.waiting_since
+    doing = clean_text(vm.status_detail) if vm.status_detail else "its pass begins"
+    return WORK, _Told(f"is being worked on: {_literally(doing)}", "Nothing is needed."), None
 
 
-def _host(vm: StoredVm, project: str | None) -> str:
-    return "its host" if project is not None else f"its host {vm.host_name}"
+_NOT_TAKEN_UP = _Told(
+    "is due and nobody took it up",
+    "`hostler status` shows whether control worker and Temporal run; with both it goes on by itself.",
+)
+
+
+def _tried(vm: StoredVm) -> str | None:
+    """Say how often it was tried, and how that ended."""
+    error = vm.last_error or vm.unreadable
+    told: list[str] = []
+    if vm.first_ready_at is None and vm.create_attempts:
+        told.append(f"{vm.create_attempts} of its attempts are used")
+    elif vm.failures:
+        told.append(f"{vm.failures} {'try' if vm.failures == 1 else 'tries'} in a row failed")
+    if error:
+        told.append(f"the last error is: {clean_text(error)}")
+    return "; ".join(told) or None
+
+
+def _literally(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

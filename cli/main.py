@@ -36,6 +36,7 @@ _VM_COMMANDS = (
     ("rm", "cli.vm_change:rm", "Delete a VM; it can be undeleted for a while."),
     ("undelete", "cli.vm_change:undelete", "Bring a deleted VM back."),
     ("ssh", "cli.vm_ssh:ssh", "Log in to a VM, or run a command there."),
+    ("why", "cli.vm:why", "Say what a VM waits for, and what to do."),
     ("wait", "cli.vm:wait", "Wait until nothing is left to do for a VM."),
     ("console", "cli.vm:console", "Print the end of a VM's console log."),
 )

@@ -118,7 +118,7 @@ def show(name: str, /, *, as_json: Json = False) -> None:
 
 def facts(vm: Document) -> list[tuple[str, object]]:
     """List what is shown of a VM."""
-    hidden = {"operations", "operation", "settled", "addresses", "host", "quarantine", "last_known"}
+    hidden = {"operations", "operation", "settled", "addresses", "host", "quarantine", "last_known", "why"}
     told: list[tuple[str, object]] = [
         (key, _shown(key, value)) for key, value in vm.items() if key not in hidden and value not in (None, {}, [])
     ]
@@ -130,8 +130,32 @@ def facts(vm: Document) -> list[tuple[str, object]]:
         ("quarantine", f"{quarantine.get('kind')}, destroyed {moment(quarantine.get('destroy_at'))}"),
         ("last_known", f"{known.get('phase')}, {known.get('power_state')}, {moment(known.get('seen_at'))}"),
     ]
-    wanted = {"addresses": True, "host": True, "quarantine": quarantine, "last_known": vm.get("phase") == "unknown"}
+    more.append(("why", inner(vm, "why").get("sentence")))
+    wanted = {
+        "why": True,
+        "addresses": True,
+        "host": True,
+        "quarantine": quarantine,
+        "last_known": vm.get("phase") == "unknown",
+    }
     return told + [(key, value) for key, value in more if wanted[key] and value]
+
+
+def why(name: str, /, *, as_json: Json = False) -> None:
+    """Say what a VM waits for, since when, until when, what was tried, and what a person can do.
+
+    :param name: Name or id.
+    """
+    with Api() as api:
+        vm = api.get(f"/v1/vms/{api.find_vm_id(name)}")
+    if as_json:
+        print_json(vm.get("why"))
+        return
+    told = inner(vm, "why")
+    from cli.output import console as make_console
+
+    settled = f"{vm.get('name')} is {vm.get('phase')}: nothing is waited for"
+    make_console().print(_cell(str(told.get("sentence") or settled)))
 
 
 def wait(name: str, /, *, timeout: Timeout = None, as_json: Json = False) -> None:

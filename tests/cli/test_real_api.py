@@ -113,6 +113,9 @@ async def test_a_life_by_the_command_line(
     assert row["id"] in shown.out
     assert json.loads(hostler("vm", "show", row["id"], "--json").out)["name"] == "web-1"
     assert hostler("vm", "wait", "web-1", "--timeout", "1s").code == 4
+    why = json.loads(hostler("vm", "why", "web-1", "--json").out)
+    assert why["sentence"] in hostler("vm", "why", row["id"]).out
+    assert why["sentence"] in hostler("vm", "show", "web-1").out
 
     stopped = hostler("vm", "stop", "web-1", "--no-wait", "--json")
     assert json.loads(stopped.out)["desired_power_state"] == "stopped"

@@ -36,7 +36,10 @@ class Machine:
 
 
 class SimulatedHost:
-    """`before` and `after` are called with (step name, order) around each effect; they may raise or wait."""
+    """`before` and `after` are called with (step name, order) around each effect; they may raise or wait.
+
+    `shown` changes what is told of a VM, as where its record cannot be read.
+    """
 
     def __init__(self, host_id: str, instance_id: str, boot_id: str = "boot-1") -> None:
         self.host_id, self.instance_id, self.boot_id = host_id, instance_id, boot_id
@@ -46,6 +49,7 @@ class SimulatedHost:
         self.before: Callable[[str, HostOrder], Awaitable[None]] | None = None
         self.after: Callable[[str, HostOrder], Awaitable[None]] | None = None
         self.waiting: dict[str, str] = {}
+        self.shown: dict[str, Callable[[View], View]] = {}
 
     def machine(self, vm_id: str) -> Machine:
         return self.machines.setdefault(vm_id, Machine())
@@ -117,7 +121,8 @@ class SimulatedHost:
             last_exit=LastExit(at=datetime.now(UTC), by="host", reason="gone") if not machine.process else None,
             seen_at=datetime.now(UTC),
         )
-        return View(record=machine.record, observed=observed)
+        view = View(record=machine.record, observed=observed)
+        return self.shown[vm_id](view) if vm_id in self.shown else view
 
 
 async def _heartbeat() -> None:

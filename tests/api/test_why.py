@@ -1,0 +1,316 @@
+"""`why`, state by state: read the whole sentence, do what it advises, see the VM move (L-G10, L-C4, L-R2, H-S10).
+
+Real Postgres, Temporal and control worker; only the host is in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from temporalio.exceptions import ApplicationError
+
+from model.record import HostOrder, View
+from model.waiting import Waiting
+from tests.api.conftest import until, vm_body
+from tests.api.test_passes import Running, running
+
+__all__ = ["running"]
+
+T = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+READ: set[Waiting] = set()
+
+
+def reads(word: Waiting) -> Callable[[Any], Any]:
+    """Mark a test as the one that reads the sentence of `word`."""
+    READ.add(word)
+    return lambda test: test
+
+
+async def create(running: Running, **changed: Any) -> dict[str, Any]:
+    answer = await running.world.call("POST", "/v1/vms?wait=30s", json=vm_body(name="web-1", **changed))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def sentence(running: Running, vm_id: str, word: str) -> str:
+    """Return the sentence once the VM waits for `word`."""
+
+    async def said() -> str | None:
+        why = (await running.row(vm_id))["why"]
+        return why["sentence"] if why and why["waits_for"] == word else None
+
+    return await until(said)
+
+
+async def act(running: Running, method: str, path: str, **options: Any) -> dict[str, Any]:
+    answer = await running.world.call(method, path, **options)
+    assert answer.status_code < 300, answer.text
+    return answer.json()
+
+
+def failing(step: str, type_: str, text: str) -> Callable[[str, HostOrder], Awaitable[None]]:
+    async def before(name: str, order: HostOrder) -> None:
+        if name == step:
+            raise ApplicationError(text, type=type_, non_retryable=True)
+
+    return before
+
+
+@reads(Waiting.CREATE_RESTS)
+async def test_a_create_that_rests(running: Running) -> None:
+    running.fleet.host.before = failing("ensure_root_disk", "Permanent", "the image is larger than 1 GiB")
+    vm = await create(running, disk_gib=1)
+    assert re.fullmatch(
+        rf"It rests, since trying again does not cure the error, since {T}\. Tried: 1 of its attempts are used; "
+        r"the last error is: the image is larger than 1 GiB\. Correct what the error names "
+        r"\(`hostler vm resize web-1`, its keys, its image\), or have it tried again by `hostler vm retry web-1`; "
+        r"`hostler vm rm web-1` gives it up\.",
+        await sentence(running, vm["id"], Waiting.CREATE_RESTS),
+    )
+    running.fleet.host.before = None
+    moved = await act(running, "PATCH", f"/v1/vms/{vm['id']}?wait=30s", json={"disk_gib": 2})
+    assert (moved["phase"], moved["power_state"]) == ("ready", "running")
+
+
+@reads(Waiting.ATTEMPT_PAUSE)
+async def test_a_pause_between_two_attempts(running: Running) -> None:
+    running.fleet.host.before = failing("ensure_root_disk", "StepFailed", "qemu-img ended with 1")
+    vm = await act(running, "POST", "/v1/vms", json=vm_body(name="web-1"))
+    assert re.fullmatch(
+        rf"It pauses before the next attempt to create it, since {T}, until {T}\. Tried: \d of its attempts are used; "
+        r"the last error is: qemu-img ended with 1\. It goes on by itself; `hostler vm retry web-1` tries at once\.",
+        await sentence(running, vm["id"], Waiting.ATTEMPT_PAUSE),
+    )
+    running.fleet.host.before = None
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
+    assert moved["phase"] == "ready"
+
+
+@reads(Waiting.STEP_PAUSE)
+async def test_a_pause_after_failed_steps(running: Running) -> None:
+    vm = await create(running)
+    running.fleet.host.before = failing("ensure_stopped", "StepFailed", "the process does not end")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        rf"It pauses before the next try, since {T}, until {T}\. Tried: \d+ tr(y|ies) in a row failed; the last error "
+        r"is: the process does not end\. It goes on by itself; `hostler vm retry web-1` tries at once\.",
+        await sentence(running, vm["id"], Waiting.STEP_PAUSE),
+    )
+    running.fleet.host.before = None
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
+    assert moved["power_state"] == "stopped"
+
+
+@reads(Waiting.SILENT_GUEST)
+async def test_a_guest_that_does_not_answer(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    host.shown[vm["id"]] = _silent
+    await running.fleet.change(vm["id"], "generation = generation + 1")
+    assert re.fullmatch(
+        rf"It waits for the guest's process, which lives but does not answer, since {T}\. "
+        r"`hostler vm console web-1` may tell more; `hostler vm restart web-1` or `hostler vm stop web-1` ends it\.",
+        await sentence(running, vm["id"], Waiting.SILENT_GUEST),
+    )
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    await until(lambda: running_calls(running, "ensure_stopped"))
+    host.shown.clear()
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["power_state"], moved["why"]) == ("stopped", None)
+
+
+def _silent(view: View) -> View:
+    """A guest whose monitor is silent, as long as it has a process."""
+    if view.observed.process is None:
+        return view
+    return view.model_copy(update={"observed": view.observed.model_copy(update={"power_state": None})})
+
+
+@reads(Waiting.UNREADABLE_RECORD)
+async def test_a_record_that_cannot_be_read(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    host.shown[vm["id"]] = lambda view: view.model_copy(update={"record": None, "unreadable": "config.json is cut"})
+    await running.fleet.change(vm["id"], "generation = generation + 1")
+    assert re.fullmatch(
+        rf"It waits for its record on its host {host.host_id} to be readable, since {T}\. Tried: the last error is: "
+        r"config\.json is cut\. Restore the file that the error names and start the host's worker again, or give the "
+        r"VM up: `hostler vm rm web-1` still works\.",
+        await sentence(running, vm["id"], Waiting.UNREADABLE_RECORD),
+    )
+    host.shown.clear()
+    await running.fleet.change(vm["id"], "generation = generation")  # as the report of a new worker does
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["phase"], moved["why"]) == ("ready", None)
+
+
+@reads(Waiting.LOST_RECORD)
+async def test_a_record_that_was_lost(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    kept = host.machines.pop(vm["id"])
+    await running.fleet.change(vm["id"], "generation = generation + 1")
+    told = await sentence(running, vm["id"], Waiting.LOST_RECORD)
+    assert re.match(
+        rf"It waits for a decision: its host {host.host_id} has no record of it any more, since {T}\. Tried: the last "
+        r"error is: its host has lost the VM's record\. Bring the host's state directory back, ",
+        told,
+    )
+    kept.fence = host.machines[vm["id"]].fence
+    host.machines[vm["id"]] = kept
+    await running.fleet.change(vm["id"], "generation = generation")
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["phase"], moved["why"]) == ("ready", None)
+
+
+@reads(Waiting.HOLD)
+async def test_a_vm_that_is_held(running: Running) -> None:
+    vm = await create(running)
+    await running.world.pool.execute("update vms set held = true, held_by = 'a drain'")
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
+    assert re.fullmatch(
+        r"It waits for the end of what holds it \(a drain\)(, since [^.]*)?\. It goes on by itself then; a delete is "
+        r"accepted now and done afterwards\.",
+        await sentence(running, vm["id"], Waiting.HOLD),
+    )
+    await running.fleet.change(vm["id"], "held = false, held_by = null")
+    await running.fleet.until_gone(vm["id"])
+
+
+@reads(Waiting.GRACE)
+async def test_a_quarantine(running: Running) -> None:
+    vm = await create(running)
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?grace=1h&wait=30s")
+    assert re.fullmatch(
+        rf"It is stopped and kept, waiting out its grace, since {T}, until {T}\. `hostler vm undelete web-1` brings it "
+        r"back until then; `hostler vm rm --now web-1` destroys it at once\.",
+        await sentence(running, vm["id"], Waiting.GRACE),
+    )
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/undelete?wait=30s")
+    assert (moved["phase"], moved["power_state"]) == ("ready", "running")
+
+
+@reads(Waiting.FROZEN)
+async def test_a_frozen_fleet(running: Running) -> None:
+    vm = await create(running)
+    await running.world.pool.execute("update fleet set frozen = true")
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
+    assert re.fullmatch(
+        rf"It waits for the fleet to be unfrozen: until then nothing is destroyed, since {T}\. "
+        r"`hostler vm undelete web-1` brings it back meanwhile\.",
+        await sentence(running, vm["id"], Waiting.FROZEN),
+    )
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/undelete?wait=30s")
+    assert (moved["phase"], moved["power_state"]) == ("ready", "running")
+
+
+@reads(Waiting.REMAINS)
+async def test_remains_of_a_destroyed_vm(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    host.shown[vm["id"]] = lambda view: view.model_copy(
+        update={"observed": view.observed.model_copy(update={"nothing": False})}
+    )
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
+    assert re.fullmatch(
+        rf"It is destroyed, but its host {host.host_id} still finds something of it, since {T}\. It is looked for "
+        r"again every 15 seconds; the log of the host's worker names what is left\.",
+        await sentence(running, vm["id"], Waiting.REMAINS),
+    )
+    host.shown.clear()
+    await running.fleet.until_gone(vm["id"])
+
+
+@reads(Waiting.HOST_AWAY)
+async def test_a_host_that_is_silent(running: Running) -> None:
+    vm = await create(running)
+    pool, host = running.world.pool, running.fleet.host
+    await pool.execute("update hosts set last_report_at = now() - interval '1 day'")
+    await pool.execute("update fleet set heard_at = now(), hearing_since = now() - interval '1 day'")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        rf"It waits for its host {host.host_id} to report and take up work, since {T}\. `hostler host ls` shows the "
+        r"host; once its worker runs and reaches the API it goes on by itself\.",
+        await sentence(running, vm["id"], Waiting.HOST_AWAY),
+    )
+    await pool.execute("update hosts set last_report_at = now()")
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
+
+
+@reads(Waiting.HOST_BELOW_FLOOR)
+async def test_a_host_below_the_floor(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    host.before = failing("find_vm", "BelowFloor", "this worker is older than the fleet's floor 9.0")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        rf"It waits for the worker of its host {host.host_id} to be upgraded: it is older than the fleet allows, since "
+        rf"{T}\. Tried: the last error is: this worker is older than the fleet's floor 9\.0\. Upgrade Hostler there; "
+        r"it goes on by itself then\.",
+        await sentence(running, vm["id"], Waiting.HOST_BELOW_FLOOR),
+    )
+    host.before = None
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
+
+
+@reads(Waiting.HOST_BUSY)
+async def test_a_host_that_cannot_begin(running: Running) -> None:
+    vm = await create(running)
+    host = running.fleet.host
+    host.before = failing("find_vm", "Busy", "an earlier step of this VM still ends")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        rf"It waits for its host {host.host_id}, which could not begin the step, since {T}(, until {T})?\. "
+        r"(Tried: .*\. )?It goes on by itself; `hostler vm retry web-1` tries at once\.",
+        await sentence(running, vm["id"], Waiting.HOST_BUSY),
+    )
+    host.before = None
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
+    assert moved["power_state"] == "stopped"
+
+
+@reads(Waiting.HOST_QUEUE)
+async def test_a_place_in_a_hosts_queue(running: Running) -> None:
+    host = running.fleet.host
+    host.waiting["ensure_image"] = "waiting for a free create slot (2 of 2 busy)"
+    vm = await act(running, "POST", "/v1/vms", json=vm_body(name="web-1"))
+    assert re.fullmatch(
+        rf"It keeps its place in a queue of its host {host.host_id}, since {T}\. Nothing is needed: its turn comes by "
+        r"itself\.",
+        await sentence(running, vm["id"], Waiting.HOST_QUEUE),
+    )
+    assert (await running.row(vm["id"]))["status_detail"] == "waiting for a free create slot (2 of 2 busy)"
+    host.waiting.clear()
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["phase"] == "ready"
+
+
+async def test_nobody_takes_it_up(running: Running) -> None:
+    """The control plane itself is what is waited for: said without anybody having written it."""
+    vm = await create(running)
+    await running.world.pool.execute("update vms set due_at = now() - interval '5 minutes', claim_until = null")
+    assert re.fullmatch(
+        rf"It is due and nobody took it up, since {T}\. `hostler status` shows whether control worker and Temporal "
+        r"run; with both it goes on by itself\.",
+        await sentence(running, vm["id"], "control_plane"),
+    )
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["why"] is None
+
+
+async def test_a_settled_vm_waits_for_nothing(running: Running) -> None:
+    vm = await create(running)
+    assert (await running.row(vm["id"]))["why"] is None
+
+
+def test_every_waiting_state_has_its_sentence_read() -> None:
+    """A state that is added tomorrow needs a test here."""
+    assert set(Waiting) == READ
+
+
+async def running_calls(running: Running, name: str) -> bool:
+    return name in running.fleet.host.calls
