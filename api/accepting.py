@@ -29,5 +29,6 @@ async def accepted_view(
     return vm_view(
         vm,
         project=caller.project,
+        at_next_boot=accepted.at_next_boot,
         operation=operation_view(operation, runs_url=parts.runs_url(caller.project)),
     )

@@ -12,7 +12,7 @@ from model.base import Frozen
 from model.errors import Invalid
 from model.ids import Digest, HostId, Name
 from model.ssh import parse_ssh_key
-from model.vm import DiskFormat, Firmware, PowerState
+from model.vm import DiskFormat, Firmware, GuestPoweroff, PowerState
 
 USER_DATA_LIMIT = 64 << 10
 METADATA_LIMIT = 48 << 10
@@ -107,6 +107,10 @@ UserData = Annotated[
     Field(json_schema_extra={"maxLength": USER_DATA_LIMIT}, description="At most 64 KiB of UTF-8"),
     AfterValidator(_check_user_data),
 ]
+Millicores = Annotated[int, Strict(), Field(ge=100, le=32_000)]
+MemoryMib = Annotated[int, Strict(), Field(ge=64, le=4 << 20)]
+StopTimeout = Annotated[int, Strict(), Field(ge=1, le=3600)]
+BootPriority = Annotated[int, Strict(), Field(ge=-100, le=100)]
 DiskGib = Annotated[int, Strict(), Field(ge=1, le=64 << 10)]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]
 
@@ -157,16 +161,17 @@ class NewVmBody(Body):
     name: Name
     image: AnyImage
     host: HostId | None = None
-    cpu_millicores: Annotated[int, Strict(), Field(ge=100, le=32_000)] = 1000
-    memory_mib: Annotated[int, Strict(), Field(ge=64, le=4 << 20)] = 512
+    cpu_millicores: Millicores = 1000
+    memory_mib: MemoryMib = 512
     disk_gib: DiskGib | None = None
     power_state: PowerState = PowerState.RUNNING
     ssh_authorized_keys: Keys = ()
     user_data: UserData | None = None
     hypervisor: Literal["auto", "qemu", "simulated"] = "auto"
-    on_guest_poweroff: Literal["start", "stop"] = "start"
-    stop_timeout_seconds: Annotated[int, Strict(), Field(ge=1, le=3600)] = 90
-    boot_priority: Annotated[int, Strict(), Field(ge=-100, le=100)] = 0
+    on_guest_poweroff: GuestPoweroff = "start"
+    stop_timeout_seconds: StopTimeout = 90
+    boot_priority: BootPriority = 0
+    termination_protection: Annotated[bool, Strict()] = False
     labels: Labels = {}
     metadata: Metadata = {}
 
@@ -175,10 +180,16 @@ class ChangeVmBody(Body):
     """What of a VM may be changed. Only the fields that are there are changed; null is no value of any."""
 
     power_state: PowerState = Field(default=None)  # type: ignore[assignment]
+    cpu_millicores: Millicores = Field(default=None)  # type: ignore[assignment]
+    memory_mib: MemoryMib = Field(default=None)  # type: ignore[assignment]
     disk_gib: DiskGib = Field(default=None)  # type: ignore[assignment]
     ssh_authorized_keys: Keys = Field(default=None)  # type: ignore[assignment]
     metadata: Metadata = Field(default=None)  # type: ignore[assignment]
+    on_guest_poweroff: GuestPoweroff = Field(default=None)  # type: ignore[assignment]
+    stop_timeout_seconds: StopTimeout = Field(default=None)  # type: ignore[assignment]
+    boot_priority: BootPriority = Field(default=None)  # type: ignore[assignment]
     labels: Labels = Field(default=None)  # type: ignore[assignment]
+    termination_protection: Annotated[bool, Strict()] = Field(default=None)  # type: ignore[assignment]
 
 
 class NewHostBody(Body):

@@ -111,7 +111,10 @@ class QuarantineDocument(Shown):
 
 
 class VmDocument(Shown):
-    """A VM's row. What nobody can tell is null; `last_known` says what was seen last."""
+    """A VM's row. What nobody can tell is null; `last_known` says what was seen last.
+
+    `at_next_boot` names what of the change that is answered the guest takes when it boots next.
+    """
 
     id: str
     project: str
@@ -136,6 +139,7 @@ class VmDocument(Shown):
     on_guest_poweroff: GuestPoweroff
     stop_timeout_seconds: int
     boot_priority: int
+    termination_protection: bool
     labels: dict[str, str]
     metadata: dict[str, str]
     generation: int
@@ -153,6 +157,7 @@ class VmDocument(Shown):
     due_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    at_next_boot: list[str]
     operation: OperationDocument | None
 
 

@@ -63,6 +63,7 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         requested_host=requested_host,
         power_state=body.power_state,
         labels=body.labels,
+        termination_protection=body.termination_protection,
         spec=spec,
         secrets=seal_vm(parts.keys, vm_id, secrets),
     )

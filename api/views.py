@@ -30,6 +30,7 @@ from store.vm import StoredVm
 
 _AS_STORED = (
     *("id", "project", "name", "phase", "power_state", "desired_power_state", "mac", "labels"),
+    "termination_protection",
     *("generation", "spec_generation", "restart_generation", "rebuild_generation", "observed_generation"),
     *("create_attempts", "restart_count", "first_ready_at", "settled", "due_at", "created_at", "updated_at"),
 )
@@ -39,7 +40,13 @@ _AS_SPECIFIED = (
 )
 
 
-def vm_view(vm: StoredVm, *, project: str | None, operation: OperationDocument | None = None) -> VmDocument:
+def vm_view(
+    vm: StoredVm,
+    *,
+    project: str | None,
+    operation: OperationDocument | None = None,
+    at_next_boot: tuple[str, ...] = (),
+) -> VmDocument:
     """Show a VM's row. What nobody can tell is null; `last_known` says what was seen last (H-S10)."""
     spec, quarantine = vm.spec, vm.quarantine
     last_exit = vm.last_exit.model_copy(update={"reason": clean_text(vm.last_exit.reason)}) if vm.last_exit else None
@@ -62,6 +69,7 @@ def vm_view(vm: StoredVm, *, project: str | None, operation: OperationDocument |
             if quarantine
             else None
         ),
+        at_next_boot=list(at_next_boot),
         operation=operation,
     )
 

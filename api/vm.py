@@ -122,7 +122,10 @@ async def change(
     generation: Generation,
     wait: Wait = None,
 ) -> VmDocument:
-    """Change what is wanted of a VM: power state, disk, keys, metadata, labels."""
+    """Change what is wanted of a VM. CPU and memory need a guest that is stopped; a disk only grows.
+
+    Keys and metadata go into the guest's seed at once, and it reads them when it boots next.
+    """
     wanted = VmChange.model_validate(body.model_dump(exclude_unset=True))
     accepted = await parts.changes.change(caller.project, vm_id, wanted, caller.actor, generation=generation)
     return await accepted_view(parts, caller, accepted, response, wait)

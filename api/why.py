@@ -83,6 +83,10 @@ _TOLD: dict[Waiting, _Told] = {
         "waits for a decision: {host} has no record of it any more",
         "Bring the host's state directory back, or give the VM up with `hostler vm rm {name}`.",
     ),
+    Waiting.REFUSED_CHANGE: _Told(
+        "does without what {host} cannot give it, and keeps what it has",
+        "Ask for what the host has (`hostler vm resize {name}`); after its host's next boot it is tried again.",
+    ),
     Waiting.FROZEN: _Told(
         "waits for the fleet to be unfrozen: until then nothing is destroyed",
         "`hostler vm undelete {name}` brings it back meanwhile.",

@@ -118,7 +118,17 @@ def show(name: str, /, *, as_json: Json = False) -> None:
 
 def facts(vm: Document) -> list[tuple[str, object]]:
     """List what is shown of a VM."""
-    hidden = {"operations", "operation", "settled", "addresses", "host", "quarantine", "last_known", "why"}
+    hidden = {
+        "operations",
+        "operation",
+        "settled",
+        "addresses",
+        "host",
+        "quarantine",
+        "last_known",
+        "why",
+        "at_next_boot",
+    }
     told: list[tuple[str, object]] = [
         (key, _shown(key, value)) for key, value in vm.items() if key not in hidden and value not in (None, {}, [])
     ]

@@ -10,7 +10,15 @@ from cli.client import Api
 from cli.document import Document
 from cli.failures import Usage
 from cli.follow import Watch, check_outcome, follow
-from cli.options import Json, NoWait, Timeout, read_disk_gib, read_duration
+from cli.options import (
+    Json,
+    NoWait,
+    Timeout,
+    read_disk_gib,
+    read_duration,
+    read_memory_mib,
+    read_millicores,
+)
 from cli.output import console, print_json
 from cli.vm import print_outcome
 
@@ -52,14 +60,43 @@ def undelete(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None,
     change("POST", name, "/undelete", None, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
-def resize(
-    name: Name, /, *, disk: str, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False
-) -> None:
-    """Grow a VM's root disk.
+def protect(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Refuse to delete or rebuild a VM until it is unprotected."""
+    body = {"termination_protection": True}
+    change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
-    :param disk: Its new size in GiB, or a number with G or T; it never shrinks.
+
+def unprotect(name: Name, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
+    """Let a VM be deleted and rebuilt again."""
+    body = {"termination_protection": False}
+    change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def resize(
+    name: Name,
+    /,
+    *,
+    cpus: Annotated[str | None, Parameter(name=("--cpus", "--cpu"))] = None,
+    memory: str | None = None,
+    disk: str | None = None,
+    no_wait: NoWait = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Change a VM's size. Processors and memory need a guest that is stopped; a disk grows at any time.
+
+    :param cpus: Processors, such as 1, 0.5 or 2.
+    :param memory: MiB, or a number with M or G.
+    :param disk: GiB, or a number with G or T; it never shrinks.
     """
-    body = {"disk_gib": read_disk_gib(disk)}
+    body: Document = {
+        "cpu_millicores": read_millicores(cpus) if cpus is not None else None,
+        "memory_mib": read_memory_mib(memory) if memory is not None else None,
+        "disk_gib": read_disk_gib(disk) if disk is not None else None,
+    }
+    body = {key: value for key, value in body.items() if value is not None}
+    if not body:
+        raise Usage("give at least one of --cpus, --memory and --disk")
     change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 

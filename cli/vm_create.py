@@ -54,6 +54,7 @@ def create(
     on_guest_poweroff: Literal["start", "stop"] | None = None,
     stop_timeout: str | None = None,
     boot_priority: int | None = None,
+    protect: bool = False,
     vm_id: Annotated[str | None, Parameter(name="--id")] = None,
     no_wait: NoWait = False,
     timeout: Timeout = None,
@@ -78,6 +79,7 @@ def create(
     :param on_guest_poweroff: What a power-off inside the guest leads to. Default: start.
     :param stop_timeout: How long a guest may take to shut down, as 90s.
     :param boot_priority: -100 to 100; higher ones boot first.
+    :param protect: Refuse to delete or rebuild it until `hostler vm unprotect`.
     :param vm_id: An id of your own; the same command again returns the same VM.
     """
     limit = read_duration(timeout, "--timeout")
@@ -97,6 +99,7 @@ def create(
         "on_guest_poweroff": on_guest_poweroff,
         "stop_timeout_seconds": _seconds(stop_timeout),
         "boot_priority": boot_priority,
+        "termination_protection": True if protect else None,
     }
     with Api() as api:
         if not ssh_key and user_data is None:

@@ -7,11 +7,14 @@ from typing import Any, Literal
 from model.base import Frozen
 from model.errors import Conflict
 from model.specification import VmSpec
-from model.vm import PowerState
+from model.vm import GuestPoweroff, PowerState
 
+SIZES = frozenset({"cpu_millicores", "memory_mib"})
+"""What a guest is started with: changing it needs one that is stopped (L-V8)."""
+_AT_NEXT_BOOT = frozenset({"ssh_authorized_keys", "metadata"})
 # What a create is given: a change of it takes a resting VM up again (L-C4).
-_GIVEN = frozenset({"disk_gib", "ssh_authorized_keys", "metadata"})
-_RAISES_SPEC = frozenset({"disk_gib"})
+_GIVEN = frozenset({"disk_gib", *SIZES, *_AT_NEXT_BOOT})
+_RAISES_SPEC = frozenset({"disk_gib", *SIZES})
 
 
 class Wish(Frozen):
@@ -19,6 +22,7 @@ class Wish(Frozen):
 
     power_state: PowerState
     labels: dict[str, str]
+    termination_protection: bool = False
     spec: VmSpec
     generation: int
     spec_generation: int
@@ -29,10 +33,16 @@ class VmChange(Frozen):
     """A change that was asked for. None leaves a field as it is."""
 
     power_state: PowerState | None = None
+    cpu_millicores: int | None = None
+    memory_mib: int | None = None
     disk_gib: int | None = None
     ssh_authorized_keys: tuple[str, ...] | None = None
     metadata: dict[str, str] | None = None
+    on_guest_poweroff: GuestPoweroff | None = None
+    stop_timeout_seconds: int | None = None
+    boot_priority: int | None = None
     labels: dict[str, str] | None = None
+    termination_protection: bool | None = None
 
 
 class Changed(Frozen):
@@ -45,6 +55,16 @@ class Changed(Frozen):
     def given(self) -> bool:
         """Whether something that a create is given changed (L-C4)."""
         return bool(_GIVEN.intersection(self.fields))
+
+    @property
+    def needs_stopped(self) -> bool:
+        """Whether the guest must be stopped for it (L-V8)."""
+        return bool(SIZES.intersection(self.fields))
+
+    @property
+    def at_next_boot(self) -> tuple[str, ...]:
+        """The fields that are in the guest's seed at once, and that it reads when it boots next (L-V8)."""
+        return tuple(name for name in self.fields if name in _AT_NEXT_BOOT)
 
     @property
     def kind(self) -> Literal["change", "power"]:

@@ -20,13 +20,22 @@ class CreateProgress(Lenient):
     booted: bool = False
 
 
+class Refusal(Lenient):
+    """What a host cannot give a VM that lives: the input that asks for it, in which boot of the host, and why."""
+
+    digest: str
+    boot_id: str
+    reason: str
+
+
 class Record(Lenient):
     """What the host's record of a VM says.
 
     `boot_id` is the sole witness that a create completed (L-C1): the host's boot id when the VM last ran or was last
     recorded as stopped. `stop_intended` is durable before a guest is asked to stop. `restart_of` names the process that
     a restart replaces (L-V7), `restart_of_generation` the restart that was wanted then (None: a record
-    from before this was kept). `applied_…` are the last applied generations.
+    from before this was kept). `applied_…` are the last applied generations. `refused`: the guest keeps what it has
+    (L-V8).
     """
 
     input_digest: str
@@ -42,6 +51,7 @@ class Record(Lenient):
     applied_rebuild_generation: int = 0
     disk_bytes: int | None = None
     seed_digest: str | None = None
+    refused: Refusal | None = None
     destroyed: tuple[str, ...] = ()
 
 

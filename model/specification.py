@@ -93,6 +93,7 @@ class NewVm(Frozen):
     requested_host: str | None = None
     power_state: PowerState = PowerState.RUNNING
     labels: dict[str, str] = {}
+    termination_protection: bool = False
     spec: VmSpec
     secrets: bytes
 
@@ -105,16 +106,18 @@ def redact_url(url: str) -> str:
 
 def fingerprint(new: NewVm) -> str:
     """Compute the SHA-256 of a VM's first specification, signed URLs blanked (L-N4)."""
-    return _digest(
-        {
-            "project": new.project,
-            "name": new.name,
-            "host": new.requested_host,
-            "power_state": new.power_state.value,
-            "labels": new.labels,
-            "spec": _without_urls(new.spec),
-        }
-    )
+    asked: dict[str, Any] = {
+        "project": new.project,
+        "name": new.name,
+        "host": new.requested_host,
+        "power_state": new.power_state.value,
+        "labels": new.labels,
+        "spec": _without_urls(new.spec),
+    }
+    if new.termination_protection:
+        # Left out where it is off: fingerprints were stored before there was such a thing.
+        asked["termination_protection"] = True
+    return _digest(asked)
 
 
 def input_digest(*, vm_id: str, project: str, name: str, mac: str, spec: VmSpec) -> str:

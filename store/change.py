@@ -33,12 +33,16 @@ CLEAR = f"""{DISOWN}, create_attempts = 0, attempt_pass = null, given_back_pass 
 
 @dataclass(frozen=True)
 class Accepted:
-    """An accepted request: which pass to poke, and the operation, if it changed anything."""
+    """An accepted request: which pass to poke, and the operation, if it changed anything.
+
+    `at_next_boot` names what of it the guest takes only then.
+    """
 
     vm_id: str
     pass_type: PassType
     operation_id: str | None
     changed: bool
+    at_next_boot: tuple[str, ...] = ()
 
 
 async def lock_vm(connection: Connection, project: str | None, vm_id: str, generation: int | None) -> asyncpg.Record:
@@ -68,11 +72,40 @@ def refuse_unless_changeable(record: asyncpg.Record) -> None:
         raise Conflict(f"the VM {record['id']} is held by {record['held_by'] or 'another operation'}; wait for its end")
 
 
+def refuse_if_protected(record: asyncpg.Record, what: str) -> None:
+    """Raise Conflict while termination protection is on; `what` was asked for (L-R9)."""
+    if record["termination_protection"]:
+        raise Conflict(
+            f"the VM {record['id']} has termination_protection on and is not {what}; clear it first "
+            f"(`hostler vm unprotect {record['name']}`, or PATCH termination_protection to false)"
+        )
+
+
+async def refuse_unless_stopped(connection: Connection, record: asyncpg.Record) -> None:
+    """Raise Conflict unless the guest was seen stopped last, and is wanted so (L-V8).
+
+    A create that rests has no guest. Of one that goes on nobody can say what its guest was started with.
+    """
+    if record["first_ready_at"] is None and record["resting"]:
+        return
+    wanted = "CPU and memory are changed while the guest is stopped"
+    if record["power_state"] != PowerState.STOPPED:
+        raise Conflict(f"{wanted}; this one is wanted {record['power_state']}: stop it first")
+    silent = await connection.fetchval("select host_is_silent(h) from hosts h where id = $1", record["host_id"])
+    seen = record["observed_power_state"] if record["observed_instance"] and not record["unreadable"] else None
+    if silent or seen is None:
+        why = "its host is silent" if silent else "its host has not told"
+        raise Conflict(f"{wanted}; whether this one is nobody can tell now: {why}. Try again when the host answers")
+    if seen != PowerState.STOPPED:
+        raise Conflict(f"{wanted}; this one is {seen} still: wait until it is stopped")
+
+
 def wish_of(record: asyncpg.Record) -> Wish:
     """Read the desired state out of a VM's row."""
     return Wish(
         power_state=PowerState(record["power_state"]),
         labels=record["labels"],
+        termination_protection=record["termination_protection"],
         spec=VmSpec.model_validate(record["spec"]),
         generation=record["generation"],
         spec_generation=record["spec_generation"],

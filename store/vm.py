@@ -34,7 +34,15 @@ SHOWN_POWER = "case when host_is_silent(h) or v.unreadable is not null then null
 
 _SAME = (
     *("id", "project", "name", "host_id", "labels", "mac", "input_digest", "fingerprint", "deleted", "destroying"),
-    *("held", "held_by", "generation", "spec_generation", "restart_generation", "rebuild_generation"),
+    *(
+        "termination_protection",
+        "held",
+        "held_by",
+        "generation",
+        "spec_generation",
+        "restart_generation",
+        "rebuild_generation",
+    ),
     *("observed_generation", "observed_at", "status_detail", "last_error", "resting", "failures", "retry_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
     *("wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
@@ -69,6 +77,7 @@ class StoredVm:
     desired_power_state: PowerState
     deleted: bool
     destroying: bool
+    termination_protection: bool
     held: bool
     held_by: str | None
     frozen: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,19 @@ from model.errors import Gone
 from model.generations import Changed, VmChange, apply_change, apply_restart
 from model.specification import input_digest
 from store.audit import Actor
-from store.change import CLEAR, DISOWN, WAKE, Accepted, accept, lock_vm, refuse_unless_changeable, unchanged, wish_of
+from store.change import (
+    CLEAR,
+    DISOWN,
+    WAKE,
+    Accepted,
+    accept,
+    lock_vm,
+    refuse_if_protected,
+    refuse_unless_changeable,
+    refuse_unless_stopped,
+    unchanged,
+    wish_of,
+)
 from store.database import transaction
 from store.operation import end_operations
 
@@ -70,6 +83,7 @@ class VmChanges:
         """
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, generation)
+            refuse_if_protected(record, "deleted")
             if record["destroying"] or (record["deleted"] and not asked):
                 return unchanged(record)
             if record["deleted"]:
@@ -117,6 +131,8 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
     changed = apply_change(before, change)
     if not changed.fields:
         return unchanged(record)
+    if changed.needs_stopped:
+        await refuse_unless_stopped(connection, record)
     wish = changed.wish
     digest = input_digest(
         vm_id=record["id"], project=record["project"], name=record["name"], mac=record["mac"], spec=wish.spec
@@ -129,7 +145,7 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
         connection,
         record["id"],
         f"""power_state = $2, labels = $3, spec = $4, generation = $5, spec_generation = $6, input_digest = $7,
-        disk_gib = $8{clear}""",
+        disk_gib = $8, stop_timeout_seconds = $9, on_guest_poweroff = $10, termination_protection = $11{clear}""",
         wish.power_state,
         wish.labels,
         wish.spec.model_dump(mode="json"),
@@ -137,9 +153,13 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
         wish.spec_generation,
         digest,
         wish.spec.disk_gib,
+        wish.spec.stop_timeout_seconds,
+        wish.spec.on_guest_poweroff,
+        wish.termination_protection,
     )
     shown = {"before": _shown(changed, before), "after": _shown(changed, wish)}
-    return await accept(connection, actor, after, changed.kind, **shown)
+    accepted = await accept(connection, actor, after, changed.kind, **shown)
+    return replace(accepted, at_next_boot=changed.at_next_boot)
 
 
 async def _update(connection: Connection, vm_id: str, changes: str, *values: object) -> asyncpg.Record:

@@ -72,8 +72,8 @@ async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Reco
     try:
         return await connection.fetchrow(
             """insert into vms (id, project, name, host_id, spec, secrets, input_digest, fingerprint, power_state,
-                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels, termination_protection)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
             on conflict (id) do nothing returning *""",
             new.vm_id,
             new.project,
@@ -89,6 +89,7 @@ async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Reco
             new.spec.on_guest_poweroff,
             mac,
             new.labels,
+            new.termination_protection,
         )
     except asyncpg.UniqueViolationError as error:
         if error.constraint_name == "vms_mac_key":

@@ -56,7 +56,7 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
             }
         )
     if step.kind is StepKind.REST:
-        told = None if row.status.resting else view.unreadable or step.reason
+        told = None if row.status.resting else view.unreadable or _refusal(view) or step.reason
         rest: dict[str, object] = {"phase": Phase.FAILED, "write_error": told is not None, "error": told}
         if view.record is None:
             # Without a record nobody can tell whose process or disk a host holds (L-V9).
@@ -66,6 +66,11 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
     if step.kind is StepKind.GRACE:
         return outcome.model_copy(update={"phase": Phase.QUARANTINED, "failures": 0})
     return outcome.model_copy(update={"words": f"waiting: {step.reason}"})
+
+
+def _refusal(view: View) -> str | None:
+    """The host's own words for why a VM that it keeps cannot have what was asked for (L-V8)."""
+    return view.record.refused.reason if view.record is not None and view.record.refused is not None else None
 
 
 @dataclass(frozen=True)

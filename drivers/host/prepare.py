@@ -56,11 +56,7 @@ class PrepareSteps:
         found = self._parts.found_availability(wanted.hypervisor)
         if wanted.image.architecture != ARCHITECTURE:
             raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
-        memory_mib = total_memory_mib()
-        if memory_mib is not None and wanted.memory_mib > memory_mib:
-            raise Permanent(
-                f"this host has {memory_mib} MiB of memory, the VM needs {wanted.memory_mib} MiB: ask for less"
-            )
+        check_memory(wanted)
         if not found.available:
             if found.name == SIMULATED:  # by its settings: no later try finds it otherwise
                 raise Permanent(f"this host does not run simulated guests: {found.why}")
@@ -166,6 +162,13 @@ class PrepareSteps:
 
         async with job.locked():
             await self._parts.records.update(order.vm_id, change, job.guard)
+
+
+def check_memory(wanted: VmInput) -> None:
+    """Raise Permanent for more memory than this host has at all."""
+    memory_mib = total_memory_mib()
+    if memory_mib is not None and wanted.memory_mib > memory_mib:
+        raise Permanent(f"this host has {memory_mib} MiB of memory, the VM needs {wanted.memory_mib} MiB: ask for less")
 
 
 def _make_host_key() -> StoredHostKey:

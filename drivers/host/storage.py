@@ -9,15 +9,15 @@ from collections.abc import Callable, Generator
 
 from drivers.headers import DiskFormat
 from drivers.host.parts import GIB, Parts
-from drivers.host.prepare import attempt_of, progressed
+from drivers.host.prepare import attempt_of, check_memory, progressed
 from drivers.images import BaseImage, FetchProgress, ImageFile
 from drivers.jobs import Job
 from drivers.seed import SeedInput, seed_image, write_seed
 from drivers.stored import StoredConfig, StoredImages, StoredStatus
 from drivers.threads import in_thread
 from model.errors import HostlerError, Permanent, StepFailed, Unavailable
-from model.record import HostOrder
-from model.vm import Image
+from model.record import HostOrder, Refusal
+from model.vm import Image, VmInput
 
 IMAGE_SECONDS = 600.0
 MIB = 1 << 20
@@ -130,13 +130,18 @@ class StorageSteps:
         return base
 
     async def write_seed(self, job: Job, order: HostOrder) -> None:
-        """Write the seed from the input of the order's digest; of a completed VM that may be a newer one (L-V8)."""
+        """Write the seed from the input of the order's digest; of a completed VM that may be a newer one (L-V8).
+
+        One that this host cannot give a VM that lives is refused: noted, and the VM keeps what it has.
+        """
         vm_id, records = order.vm_id, self._parts.records
         status, config = records.status(vm_id), records.config(vm_id)
         if status.record.boot_id is None:
             attempt_of(status.record, order)
         if config.input.digest != order.input_digest:
             config = config.model_copy(update={"input": await self._parts.fetch_input(vm_id, order.input_digest)})
+            if status.record.boot_id is not None and await self._refuse(job, config.input):
+                return
         data = await in_thread(seed_image, describe_seed(config))
         async with job.locked():
             await records.write_config(config, job.guard)
@@ -146,10 +151,26 @@ class StorageSteps:
             def change(now: StoredStatus) -> StoredStatus:
                 if now.record.boot_id is None:
                     now = progressed(now, order, seed=True)
-                digests = {"seed_digest": order.input_digest, "input_digest": order.input_digest}
+                digests = {"seed_digest": order.input_digest, "input_digest": order.input_digest, "refused": None}
                 return now.model_copy(update={"record": now.record.model_copy(update=digests)})
 
             await records.update(vm_id, change, job.guard)
+
+    async def _refuse(self, job: Job, wanted: VmInput) -> bool:
+        """Note, and say, that this host cannot give a VM what it is to have now (L-V8)."""
+        try:
+            check_memory(wanted)
+        except Permanent as error:
+            refused = Refusal(digest=wanted.digest, boot_id=self._parts.boot_id(), reason=error.detail)
+        else:
+            return False
+
+        def change(now: StoredStatus) -> StoredStatus:
+            return now.model_copy(update={"record": now.record.model_copy(update={"refused": refused})})
+
+        async with job.locked():
+            await self._parts.records.update(wanted.vm_id, change, job.guard)
+        return True
 
     async def grow_disk(self, job: Job, order: HostOrder) -> None:
         """Grow the root disk to the order's size, live or not; a smaller one is refused (L-V8)."""

@@ -28,13 +28,18 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
         return _next_of_silent(row, record, seen)
     if _must_grow(desired.disk_gib, record):
         return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
-    if record.seed_digest != desired.input_digest:
-        return Step(kind=StepKind.WRITE_SEED, reason="what the seed holds has changed")
+    refused = _is_refused(row, record, seen)
+    if record.seed_digest != desired.input_digest and not refused:
+        return Step(kind=StepKind.WRITE_SEED, reason="what the VM is given has changed")
     step = (
         _next_of_stopped(record, seen) if desired.power_state is PowerState.STOPPED else _next_of_up(row, record, seen)
     )
     if step is not None:
         return step
+    if refused:
+        return Step(
+            kind=StepKind.REST, reason="its host cannot give it what was asked for", waits=Waiting.REFUSED_CHANGE
+        )
     if _applied(record) != (desired.generation, desired.spec_generation, desired.restart_generation):
         return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
     return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there")
@@ -67,6 +72,12 @@ def _next_of_restart(row: Row, record: Record, seen: Observed) -> Step | None:
 
 def _applied(record: Record) -> tuple[int, int, int]:
     return (record.applied_generation, record.applied_spec_generation, record.applied_restart_generation)
+
+
+def _is_refused(row: Row, record: Record, seen: Observed) -> bool:
+    """What its host refused, the VM does without until something else is wanted, or the host was rebooted (L-V8)."""
+    wanted = (row.desired.input_digest, seen.boot_id)
+    return record.refused is not None and (record.refused.digest, record.refused.boot_id) == wanted
 
 
 def _must_grow(disk_gib: int | None, record: Record) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from model.record import HostOrder, View
+from model.record import HostOrder, Refusal, View
 from model.waiting import Waiting
 from tests.api.conftest import until, vm_body
 from tests.api.test_passes import Running, running
@@ -144,6 +144,39 @@ async def test_a_record_that_cannot_be_read(running: Running) -> None:
     await running.fleet.change(vm["id"], "generation = generation")  # as the report of a new worker does
     moved = await running.row(vm["id"], "?wait=30s")
     assert (moved["phase"], moved["why"]) == ("ready", None)
+
+
+@reads(Waiting.REFUSED_CHANGE)
+async def test_a_change_that_its_host_refused(running: Running) -> None:
+    """L-V8: the guest keeps what it has, the generation that was observed stays behind, the error says why."""
+    vm = await create(running, power_state="stopped")
+    host = running.fleet.host
+    given = host.machine(vm["id"]).record
+
+    async def refuse(name: str, order: HostOrder) -> None:
+        if name == "ensure_seed":
+            refused = Refusal(digest=order.input_digest, boot_id=host.boot_id, reason="this host has 1024 MiB")
+            host.machine(vm["id"]).record = given.model_copy(update={"refused": refused})
+
+    async def told_stopped() -> bool:
+        return (await running.row(vm["id"]))["power_state"] == "stopped"
+
+    await until(told_stopped)
+    host.after = refuse
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"memory_mib": 1 << 20})
+    told = await sentence(running, vm["id"], Waiting.REFUSED_CHANGE)
+    assert re.fullmatch(
+        rf"It does without what its host {host.host_id} cannot give it, and keeps what it has, since {T}\. Tried: the "
+        r"last error is: this host has 1024 MiB\. Ask for what the host has \(`hostler vm resize web-1`\); after its "
+        r"host's next boot it is tried again\.",
+        told,
+    )
+    shown = await running.row(vm["id"])
+    assert (shown["observed_generation"], shown["generation"]) == (1, 2)
+    host.after = None
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"memory_mib": 512})
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["observed_generation"], moved["why"]) == (3, None)
 
 
 @reads(Waiting.LOST_RECORD)

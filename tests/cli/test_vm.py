@@ -302,3 +302,19 @@ def test_other_words_for_a_verb_are_taken(typed: str, meant: str, hostler: Runne
     asked = hostler("vm", typed, "--help")
     assert asked.code == 0
     assert asked.out == hostler("vm", meant, "--help").out
+
+
+def test_protection_is_asked_for_and_taken_back(fleet: Fleet, hostler: Runner) -> None:
+    """L-R9."""
+    for verb, value in (("protect", True), ("unprotect", False)):
+        assert hostler("vm", verb, "web-1", "--no-wait").code == 0
+        assert fleet.asked[-1].body == {"termination_protection": value}
+    assert hostler("vm", "create", "web-2", "--image", "demo", "--protect", "--no-wait").code == 0
+    assert fleet.asked[-1].body["termination_protection"] is True
+
+
+def test_a_resize_sends_what_was_given(fleet: Fleet, hostler: Runner) -> None:
+    """L-V8."""
+    assert hostler("vm", "resize", "web-1", "--cpu", "1.5", "--memory", "2G", "--disk", "20", "--no-wait").code == 0
+    assert fleet.asked[-1].body == {"cpu_millicores": 1500, "memory_mib": 2048, "disk_gib": 20}
+    assert hostler("vm", "resize", "web-1").code == 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from model.decide import next_step, pass_type_of, supersedes
 from model.process import ProcessRecord
-from model.record import CreateProgress, Record
+from model.record import CreateProgress, Record, Refusal
 from model.step import DESTROY_ORDER, NOTHING_TO_DO, WORDS, Step, StepKind
 from model.vm import PowerState
 from tests.model.world import GIB, NOW, World, empty_view, make_row
@@ -201,6 +201,21 @@ def test_a_larger_disk_and_changed_keys_are_applied_before_the_boot():
     ]
     assert world.view.record is not None
     assert world.view.record.disk_bytes == 5 * GIB
+
+
+def test_what_a_host_refused_is_done_without():
+    """L-V8: the guest keeps what it has and boots with it; nothing is told as applied. Another boot is asked anew."""
+    world = created(power_state=PowerState.STOPPED)
+    run_until_rest(world)
+    refused = Refusal(digest="d2", boot_id=world.view.observed.boot_id, reason="too much")
+    world.record(refused=refused)
+    world.status(power_state=PowerState.RUNNING, input_digest="d2", generation=3, spec_generation=2)
+    assert run_until_rest(world) == [StepKind.BOOT, StepKind.REST]
+    assert world.view.record is not None
+    assert world.view.record.applied_generation < 3
+    world.see(boot_id="b2")
+    world.stop_guest()
+    assert run_until_rest(world)[0] is StepKind.WRITE_SEED
 
 
 def test_a_deleted_vm_is_quarantined_then_destroyed_in_order():

@@ -26,7 +26,13 @@ WORDS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "y"]),
 CHANGES = st.builds(
     VmChange,
     power_state=st.none() | st.sampled_from(PowerState),
+    cpu_millicores=st.none() | st.integers(999, 1001),
+    memory_mib=st.none() | st.integers(511, 513),
     disk_gib=st.none() | st.integers(1, 5),
+    stop_timeout_seconds=st.none() | st.integers(89, 91),
+    on_guest_poweroff=st.none() | st.sampled_from(["start", "stop"]),
+    boot_priority=st.none() | st.integers(-1, 1),
+    termination_protection=st.none() | st.booleans(),
     ssh_authorized_keys=st.none() | st.lists(st.sampled_from(["k1", "k2"]), max_size=2).map(tuple),
     metadata=st.none() | WORDS,
     labels=st.none() | WORDS,
@@ -73,10 +79,13 @@ def test_a_generation_rises_once_for_each_change_that_changes_something(changes:
             assert change.disk_gib < before.spec.disk_gib
             continue
         after = changed.wish
-        differs = (after.power_state, after.labels, after.spec) != (before.power_state, before.labels, before.spec)
+        plain = {"generation": 0, "spec_generation": 0}
+        differs = after.model_copy(update=plain) != before.model_copy(update=plain)
+        sizes = [(w.spec.cpu_millicores, w.spec.memory_mib, w.spec.disk_gib) for w in (before, after)]
         assert bool(changed.fields) is differs
         assert after.generation == before.generation + differs
-        assert after.spec_generation == before.spec_generation + ("disk_gib" in changed.fields)
+        assert after.spec_generation == before.spec_generation + (sizes[0] != sizes[1])
+        assert changed.needs_stopped is (sizes[0][:2] != sizes[1][:2])
         assert after.restart_generation == before.restart_generation
         assert apply_change(after, change).fields == (), "the same request again moves nothing"
         before = after
@@ -88,6 +97,10 @@ def test_a_generation_rises_once_for_each_change_that_changes_something(changes:
         (VmChange(disk_gib=3), True),
         (VmChange(ssh_authorized_keys=("k",)), True),
         (VmChange(metadata={"a": "b"}), True),
+        (VmChange(cpu_millicores=2000), True),
+        (VmChange(memory_mib=513), True),
+        (VmChange(stop_timeout_seconds=5), False),
+        (VmChange(termination_protection=True), False),
         (VmChange(labels={"a": "b"}), False),
         (VmChange(power_state=PowerState.STOPPED), False),
         (VmChange(disk_gib=2), False),
@@ -130,6 +143,7 @@ def test_a_refreshed_url_is_the_same_vm() -> None:
         {"project": "q"},
         {"requested_host": "h"},
         {"labels": {"a": "b"}},
+        {"termination_protection": True},
         {"power_state": PowerState.STOPPED},
         {"spec": spec(memory_mib=513)},
         {"spec": spec(user_data_digest="d")},
