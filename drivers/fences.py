@@ -7,16 +7,14 @@ import json
 import time
 from pathlib import Path
 
-import pydantic
-
 from drivers.durable import make_folder, remove_durably, remove_leftovers, write_durably
+from drivers.formats import FENCE, parse
 from drivers.threads import in_thread
 from model.base import Frozen
 from model.errors import Fenced, Unreadable
 from model.fence import Fence
 from model.ids import check_label
 
-FORMAT = 1
 KEPT_SECONDS = 30 * 86_400
 
 
@@ -47,13 +45,16 @@ class FenceStore:
         for path in sorted(self._folder.glob("*.json")):
             vm_id = path.stem
             try:
-                stored = StoredFence.model_validate_json(path.read_bytes())
                 check_label(vm_id)
-            except (OSError, ValueError, pydantic.ValidationError):
+                stored = StoredFence.model_validate(parse(FENCE, path.name, path.read_bytes()))
+            except Unreadable as error:
+                self._unreadable[vm_id] = f"of the VM's fences: {error.detail}"
+                continue
+            except (OSError, ValueError):
                 self._unreadable[vm_id] = f"the fence file {path.name} cannot be read: have an operator look at it"
                 continue
-            if stored.format != FORMAT or stored.vm_id != vm_id:
-                self._unreadable[vm_id] = f"the fence file {path.name} is another release's or another VM's"
+            if stored.vm_id != vm_id:
+                self._unreadable[vm_id] = f"the fence file {path.name} is another VM's: have an operator look at it"
                 continue
             self._durable[vm_id] = stored
             self._seen[vm_id] = stored.fence
@@ -91,7 +92,7 @@ class FenceStore:
         async with lock:
             stored = self._durable.get(vm_id)
             if stored is None or stored.fence.order < fence.order or stored.gone_at is not None:
-                await self._write(StoredFence(format=FORMAT, vm_id=vm_id, fence=self._seen[vm_id]))
+                await self._write(StoredFence(format=FENCE.format, vm_id=vm_id, fence=self._seen[vm_id]))
         self.check(vm_id, fence)
 
     async def mark_gone(self, vm_id: str) -> None:

@@ -10,9 +10,10 @@ import os
 from pathlib import Path
 
 from drivers.durable import give, open_folder, open_regular, remove_durably, write_durably
+from drivers.formats import DOWNLOAD, parse
 from drivers.image_files import PART, UNPACKED, VALIDATOR
 from drivers.threads import in_thread
-from model.errors import StepFailed
+from model.errors import StepFailed, Unreadable
 
 
 class Paths:
@@ -27,14 +28,14 @@ class Paths:
     def read_validator(self) -> str | None:
         """Give what If-Range may carry for the partial file; None when nothing sound is stored."""
         try:
-            found: object = json.loads(self.validator.read_bytes())["validator"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            found: object = parse(DOWNLOAD, self.validator.name, self.validator.read_bytes())["validator"]
+        except (FileNotFoundError, KeyError, Unreadable):
             return None
         return found if isinstance(found, str) else None
 
     async def keep_validator(self, value: str | None) -> None:
         """Store what If-Range may carry, for a resume after a restart too."""
-        data = json.dumps({"format": 1, "validator": value}).encode()
+        data = json.dumps({"format": DOWNLOAD.format, "validator": value}).encode()
         await in_thread(write_durably, self.validator, data)
 
     def tidy(self, keeps_partial: bool) -> None:

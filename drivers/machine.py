@@ -13,13 +13,13 @@ from pathlib import Path
 import pydantic
 
 from drivers.durable import make_folder, remove_leftovers, write_durably
+from drivers.formats import HOST, parse
 from drivers.threads import in_thread
 from model.base import Frozen
 from model.errors import Conflict, Unreadable
 from model.report import Capacity
 from model.versions import VERSION
 
-FORMAT = 1
 NUMBERS_RESERVED = 1000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID = Path("/etc/machine-id")
@@ -29,7 +29,7 @@ MEMORY = Path("/proc/meminfo")
 class HostFile(Frozen):
     """host.json. `report_number` is above every number that was ever used; `epoch` is the highest one seen."""
 
-    format: int = FORMAT
+    format: int = HOST.format
     release: str = VERSION
     fleet_id: str
     host_id: str
@@ -135,14 +135,11 @@ class HostIdentity:
 
 def _read_host_file(path: Path) -> HostFile | None:
     try:
-        stored = HostFile.model_validate_json(path.read_bytes())
+        return HostFile.model_validate(parse(HOST, path.name, path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, pydantic.ValidationError) as error:
         raise Unreadable("host.json cannot be read: restore it, or enrol this host anew") from error
-    if stored.format > FORMAT:
-        raise Unreadable(f"host.json was written by release {stored.release}: this worker is older")
-    return stored
 
 
 def read_machine_id(path: Path = MACHINE_ID) -> str:

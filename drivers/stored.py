@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 import pydantic
 
+from drivers.formats import CONFIG, LIMIT_BYTES, STATUS, Document, parse
 from model.base import Frozen
 from model.errors import Unreadable
 from model.process import ProcessRecord
 from model.record import Observed, Record
 from model.versions import VERSION
 from model.vm import LastExit, VmInput
-
-FORMAT = 1
-LIMIT_BYTES = 4 << 20
 
 Stored = TypeVar("Stored", "StoredConfig", "StoredStatus")
 
@@ -57,7 +54,7 @@ class StoredHostKey(Frozen):
 class StoredConfig(Frozen):
     """config.json, 0600: it holds user-data, signed URLs and the host key, and goes with the VM (S-42)."""
 
-    format: int = FORMAT
+    format: int = CONFIG.format
     release: str = VERSION
     vm_id: str
     input: VmInput
@@ -73,7 +70,7 @@ class StoredStatus(Frozen):
     nor stopped (L-V4).
     """
 
-    format: int = FORMAT
+    format: int = STATUS.format
     release: str = VERSION
     vm_id: str
     record: Record
@@ -96,24 +93,10 @@ def read_stored(path: Path, kind: type[Stored], vm_id: str) -> Stored | None:
         return None
     except OSError as error:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}") from error
-    if len(data) > LIMIT_BYTES:
-        raise Unreadable(f"{path.name} is over {LIMIT_BYTES} bytes")
-    try:
-        raw: object = json.loads(data)
-    except ValueError as error:
-        raise Unreadable(f"{path.name} is cut or corrupt: it is no JSON") from error
-    if not isinstance(raw, dict):
-        raise Unreadable(f"{path.name} is corrupt: it is no object")
-    return _check(path.name, cast("dict[str, Any]", raw), kind, vm_id)
+    return _check(path.name, parse(CONFIG if kind is StoredConfig else STATUS, path.name, data), kind, vm_id)
 
 
-def _check(name: str, raw: dict[str, Any], kind: type[Stored], vm_id: str) -> Stored:
-    version = raw.get("format")
-    if not isinstance(version, int) or version < 1:
-        raise Unreadable(f"{name} has no format version")
-    if version > FORMAT:
-        release = str(raw.get("release"))[:32]
-        raise Unreadable(f"{name} has format {version}, written by release {release!r}: this worker knows {FORMAT}")
+def _check(name: str, raw: Document, kind: type[Stored], vm_id: str) -> Stored:
     try:
         stored = kind.model_validate(raw)
     except pydantic.ValidationError as error:

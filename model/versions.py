@@ -16,6 +16,17 @@ def parse_version(text: str | None) -> tuple[int, int, int] | None:
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
+def release_order(text: str) -> tuple[tuple[int, int | str], ...]:
+    """Order releases: numbers by value, and what a release is still becoming (`.dev0`, `rc1`) before it.
+
+    What follows a `+` names a build of the release (PEP 440) and is no part of the order.
+    """
+    parts: list[tuple[int, int | str]] = []
+    for number, word in re.findall(r"([0-9]+)|([a-z]+)", text.partition("+")[0].lower()):
+        parts.append((2, int(number)) if number else (0, word))
+    return (*parts, (1, 0))
+
+
 def is_below(worker: str | None, floor: str | None) -> bool:
     """Say whether a worker's version lies below the fleet's floor. Unset and dev are below every floor."""
     wanted = parse_version(floor)

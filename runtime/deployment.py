@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from datetime import timedelta
 
@@ -17,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkerDeploymentConfig
 
 from model.errors import Unavailable
+from model.versions import release_order
 
 DEPLOYMENT = "hostler-control"
 _CALL_TIMEOUT = timedelta(seconds=5)
@@ -64,7 +64,7 @@ async def make_current(client: Client, build_id: str, *, timeout_seconds: float 
             current = await current_build(client)
             if current == build_id:
                 return True
-            if current is not None and _order(current) > _order(build_id):
+            if current is not None and release_order(current) > release_order(build_id):
                 return False
             await _set_current(client, build_id)
             return True
@@ -87,11 +87,3 @@ async def _set_current(client: Client, build_id: str) -> None:
         ),
         timeout=_CALL_TIMEOUT,
     )
-
-
-def _order(build_id: str) -> tuple[tuple[int, int | str], ...]:
-    """Order builds as releases: numbers by value, and what a release is still becoming (`.dev0`, `rc1`) before it."""
-    parts: list[tuple[int, int | str]] = []
-    for number, word in re.findall(r"([0-9]+)|([a-z]+)", build_id.lower()):
-        parts.append((2, int(number)) if number else (0, word))
-    return (*parts, (1, 0))

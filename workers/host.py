@@ -24,6 +24,7 @@ from activities.image import ImageActivities
 from activities.vm import VmActivities
 from drivers.host.steps import HostSteps
 from drivers.machine import HostIdentity, WorkerLock
+from drivers.patching import patch_files
 from model.errors import HostlerError, Unavailable
 from model.temporal import bulk_queue, host_queue
 from runtime.converter import data_converter
@@ -96,6 +97,9 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
     """Run the host worker until told to stop; guests and what steps have begun stay for the next one (H-E5)."""
     home = settings.host_home
     lock = WorkerLock(home)
+    patched = await asyncio.to_thread(patch_files, home)
+    if patched:
+        _log.info("%d files of the state directory were patched to this release's formats", patched)
     credentials = read_credentials(home / "credentials.json")
     identity = HostIdentity.open(
         home,

@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 import httpx2
 import pydantic
 
+from drivers.formats import CREDENTIALS, parse
 from model.base import Frozen, Lenient
 from model.errors import HostlerError, NotFound, StepFailed, Superseded, Unavailable, Unreadable
 from model.report import HostReport, ReportAnswer
@@ -22,7 +23,10 @@ INPUT_LIMIT_BYTES = 4 << 20
 
 
 class Credentials(Frozen):
-    """credentials.json, 0600, written at enrolment. `sealing_key`: base64 of 32 bytes (S-3)."""
+    """credentials.json, 0600, written at enrolment. `sealing_key`: base64 of 32 bytes (S-3).
+
+    A file without a number is of format 1, and none is written to one: release 0.1 refuses every field more.
+    """
 
     fleet_id: str
     host_id: str
@@ -57,7 +61,9 @@ class Errands(Lenient):
 def read_credentials(path: Path) -> Credentials:
     """Read what enrolment gave this host; raises Unreadable without telling any of it."""
     try:
-        credentials = Credentials.model_validate_json(path.read_bytes())
+        document = parse(CREDENTIALS, path.name, path.read_bytes())
+        given = {name: value for name, value in document.items() if name not in ("format", "release")}
+        credentials = Credentials.model_validate(given)
         if len(credentials.sealing_key_bytes) != 32:
             raise Unreadable("credentials.json holds a sealing key of another length: enrol this host again")
     except FileNotFoundError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import grp
 import hashlib
-import json
 import os
 import pwd
 import shutil
@@ -21,12 +20,14 @@ from pathlib import Path
 
 from drivers.confine import Confinement, await_end, is_alive, launch_detached, read_boot_id, signal_process
 from drivers.durable import make_folder, remove_durably, write_durably
+from drivers.formats import DHCP, parse_any
 from drivers.names import HostNames
 from drivers.network.attachment import Attachment
 from drivers.network.namespace import namespace_path
 from model.base import Lenient
-from model.errors import StepFailed
+from model.errors import StepFailed, Unreadable
 from model.process import ProcessRecord
+from model.versions import VERSION
 
 _BEGIN_SECONDS = 5.0
 _END_SECONDS = 5.0
@@ -36,9 +37,14 @@ _ENTER = Path(__file__).with_name("enter.py")
 Guard = Callable[[], None]
 
 
-class _Server(Lenient):
-    """What is known of the running dnsmasq; a namespace, bridge or argument that moved makes it useless."""
+class StoredServer(Lenient):
+    """process.json, of the running dnsmasq; a namespace, bridge or argument that moved makes it useless.
 
+    A later release's is adopted by what both know: a second dnsmasq beside a running one could not begin.
+    """
+
+    format: int = DHCP.format
+    release: str = VERSION
     process: ProcessRecord
     arguments_digest: str
     namespace: int
@@ -182,7 +188,7 @@ class Dhcp:
             confinement = Confinement(argv=(*entering, *self._arguments()), uid=0, gid=0, descriptors={2: said})
 
             async def record(process: ProcessRecord) -> None:
-                server = _Server(
+                server = StoredServer(
                     process=process,
                     arguments_digest=arguments_digest,
                     namespace=namespace,
@@ -211,7 +217,7 @@ class Dhcp:
             f"dnsmasq on bridge {self._names.bridge} did not begin: another DHCP server may hold the bridge"
         ) from cause
 
-    async def _stop(self, server: _Server) -> None:
+    async def _stop(self, server: StoredServer) -> None:
         signal_process(server.process, signal.SIGTERM)
         if not await await_end(server.process, _END_SECONDS):
             signal_process(server.process, signal.SIGKILL)
@@ -241,13 +247,13 @@ class Dhcp:
     def _read_leases(self) -> list[str]:
         return self._leases.read_text().splitlines(keepends=True) if self._leases.exists() else []
 
-    def _find_server(self) -> _Server | None:
+    def _find_server(self) -> StoredServer | None:
         try:
-            return _Server.model_validate(json.loads(self._record.read_text()))
-        except (FileNotFoundError, ValueError):
+            return StoredServer.model_validate(parse_any(DHCP, self._record.name, self._record.read_bytes()))
+        except (FileNotFoundError, ValueError, Unreadable):
             return None
 
-    def _is_alive(self, server: _Server) -> bool:
+    def _is_alive(self, server: StoredServer) -> bool:
         return is_alive(server.process, read_boot_id())
 
 

@@ -60,7 +60,7 @@ def add_deep(text: str) -> str:
     [
         ("status.json", lambda text: text[:40], "status.json is cut or corrupt"),
         ("status.json", lambda text: "[]", "no object"),
-        ("status.json", spoil(format=2, release="9.9"), "written by release '9.9'"),
+        ("status.json", spoil(format=99, release="9.9"), "written by release '9.9'"),
         ("status.json", spoil(format="one"), "no format version"),
         ("status.json", spoil(surprise=1), "surprise"),
         ("status.json", add_deep, "record.surprise"),
