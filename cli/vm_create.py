@@ -75,6 +75,7 @@ def create(
     :param user_data: A file for the guest's first boot; '-' reads standard input.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
+    :param hypervisor: What runs it. Default: auto; a simulated guest is only told of, where its host allows that.
     :param power_state: What it should be. Default: running.
     :param on_guest_poweroff: What a power-off inside the guest leads to. Default: start.
     :param stop_timeout: How long a guest may take to shut down, as 90s.

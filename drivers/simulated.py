@@ -12,6 +12,7 @@ what guests are made to do: `<vm id>.json`, else `default.json`, read at each ca
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -32,6 +33,7 @@ from model.ids import check_label
 from model.process import ProcessRecord
 
 DEFAULT = "default"
+DISK_LIMIT_BYTES = 1024
 LOWEST_PID = 1 << 30
 """Above every pid that Linux gives (pid_max is at most 2^22), so that none is ever taken for a real process."""
 
@@ -104,6 +106,12 @@ class SimulatedProcess:
     what: What = "crash"
     said: str = ""
     is_gone: bool = False
+
+    def settle(self, now: float) -> None:
+        """Let happen what is due."""
+        if self.due is not None and self.due <= now:
+            self.due = None
+            self.happen(self.what, self.said)
 
     def happen(self, what: What, said: str) -> None:
         self.said = said
@@ -203,9 +211,7 @@ class Simulation:
         for found in list(state.processes.values()):
             if vm_id not in (None, found.vm_id):
                 continue
-            if found.due is not None and found.due <= now:
-                found.due = None
-                found.happen(found.what, found.said)
+            found.settle(now)
             if found.is_gone or found.record.boot_id != boot_id:
                 state.said[found.vm_id] = found.said
                 del state.processes[found.record.pid]
@@ -240,8 +246,10 @@ class Simulation:
         for tap in self.taps():
             taps[tap.vm_id] = (*taps.get(tap.vm_id, ()), tap.tap)
             addresses[tap.vm_id] = (*addresses.get(tap.vm_id, ()), tap.address)
-        sizes = {path.parent.name: read_disk(path) for path in machines.glob("*/disk")}
-        disks = {vm_id: size for vm_id, size in sizes.items() if size is not None}
+        disks: dict[str, int] = {}
+        for path in machines.glob("*/disk"):
+            with contextlib.suppress(Unreadable):  # a real guest's
+                disks[path.parent.name] = read_disk(path) or 0
         return Inventory(processes=processes, taps=taps, addresses=addresses, disks=disks)
 
     def new_process(self, uid: int) -> ProcessRecord:
@@ -278,7 +286,8 @@ class Simulation:
 def read_disk(path: Path) -> int | None:
     """Read how large a simulated disk is, in bytes; None when there is none. Raises Unreadable."""
     try:
-        size: object = json.loads(path.read_bytes())["simulated_disk_bytes"]
+        with path.open("rb") as file:
+            size: object = json.loads(file.read(DISK_LIMIT_BYTES))["simulated_disk_bytes"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -327,6 +336,7 @@ def _move(state: _State, effect: Effect) -> None:
     found = state.processes.get(effect.process.pid) if effect.process is not None else None
     if found is None:
         return
+    found.settle(effect.at)
     if effect.effect == "kill":
         found.is_gone = True
     elif effect.effect == "pause" and found.status == "running":

@@ -56,24 +56,23 @@ def ears():
     thread.join()
 
 
-async def start(home: Path, netns: str, cgroup: str) -> asyncio.subprocess.Process:
+async def start(home: Path, **settings: str) -> asyncio.subprocess.Process:
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PROJECT),
         "HOSTLER_HOME": str(home),
-        "HOSTLER_HOST_NETNS": netns,
-        "HOSTLER_HOST_CGROUP": cgroup,
         "HOSTLER_HOST_UID_BASE": "990000",
         "HOSTLER_HOST_UID_COUNT": "10",
+        **{f"HOSTLER_HOST_{name.upper()}": value for name, value in settings.items()},
     }
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "workers.host", cwd="/", env=environment, stderr=asyncio.subprocess.PIPE
     )
 
 
-async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, ears) -> None:
-    """H-E3, H-E5, H-S6: Temporal is away, and the host goes on telling what it sees."""
-    host = tmp_path / "host"
+def enrol(home: Path, ears: Ears) -> Path:
+    """Write what an enrolment leaves; return the host's folder."""
+    host = home / "host"
     host.mkdir(mode=0o700)
     words = {
         "fleet_id": "f1",
@@ -86,8 +85,14 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
         "namespace": "default",
     }
     (host / "credentials.json").write_text(json.dumps(words))
+    return host
+
+
+async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, ears) -> None:
+    """H-E3, H-E5, H-S6: Temporal is away, and the host goes on telling what it sees."""
+    host = enrol(tmp_path, ears)
     cgroup = f"hst-{secrets.token_hex(4)}"
-    worker = await start(tmp_path, netns, cgroup)
+    worker = await start(tmp_path, netns=netns, cgroup=cgroup)
     try:
         assert await asyncio.to_thread(ears.heard.wait, 60)
         report = ears.reports[0]
@@ -97,7 +102,11 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
         assert "ensure_root_disk" in report.activity_names
         assert len(report.activity_names) == 20
         assert report.capacity.memory_mib_total
-        second = await start(tmp_path, netns, cgroup)
+        shown = {found.name: found for found in report.hypervisors}
+        assert set(shown) == {"qemu", "simulated"}
+        assert not shown["simulated"].available
+        assert "HOSTLER_HOST_SIMULATED_GUESTS" in shown["simulated"].why
+        second = await start(tmp_path, netns=netns, cgroup=cgroup)
         _, said = await second.communicate()
         assert second.returncode == 1
         assert f"process {worker.pid}" in said.decode()
@@ -108,3 +117,19 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
     assert worker.returncode == 0, said.decode()
     assert b"Traceback" not in said
     assert json.loads((host / "host.json").read_text())["epoch"] == 3
+
+
+async def test_a_host_of_simulated_guests_takes_nothing_from_its_machine(tmp_path, ears) -> None:
+    """X-4, X-1: no network namespace, no firewall, no QEMU; the report says what it runs, and why."""
+    enrol(tmp_path, ears)
+    worker = await start(tmp_path, simulated_guests="only", bridge="told0")
+    try:
+        assert await asyncio.to_thread(ears.heard.wait, 60)
+        (only,) = ears.reports[0].hypervisors
+        assert (only.name, only.available) == ("simulated", True)
+        assert "chosen by name only" in only.why
+        assert not Path("/sys/class/net/told0").exists()
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        _, said = await asyncio.wait_for(worker.communicate(), 40)
+    assert worker.returncode == 0, said.decode()
