@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import marshal
+import os
 import shutil
 import sys
 from asyncio.subprocess import DEVNULL, Process
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from drivers.launching import Stream, anonymous_file, await_child, hearing, kill, launching
 from drivers.processes import await_end, find_start_time, is_alive, read_boot_id, signal_process
+from drivers.threads import finish
 from model.errors import StepFailed
 from model.process import ProcessRecord
 
@@ -89,7 +91,8 @@ async def start_confined(
 ) -> Process:
     """Start a program as a child, leader of its own session; return when it has begun.
 
-    Raises StepFailed when it could not begin.
+    It ends with this process, however that ends: call this in a thread that lives as long. Raises StepFailed when it
+    could not begin.
     """
     async with launching(c.program, marshal_order(c), c.descriptors.values(), stdin, stdout, stderr) as (
         launch,
@@ -153,7 +156,7 @@ async def launch_detached(
         except BaseException:
             launch.hold_back()
             with contextlib.suppress(StepFailed):
-                await asyncio.shield(launch.await_begin())  # the held back child has ended when this returns
+                await finish(launch.await_begin())  # the held back child has ended when this returns
             raise
         finally:
             await await_child(process)  # the launcher itself ends as soon as its child is there
@@ -176,5 +179,6 @@ def marshal_order(c: Confinement) -> bytes:
         "cgroup_files": [str(path) for path in c.cgroup_files],
         "bind": [str(path) for path in c.bind],
         "working_directory": c.working_directory,
+        "parent": os.getpid(),
     }
     return marshal.dumps(order)

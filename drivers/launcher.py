@@ -2,9 +2,9 @@
 
 Run by `drivers.confine` as `python -I -S launcher.py MODE ORDER STATUS GO`, where the last three are descriptors: the
 order is marshalled, what goes wrong is answered on STATUS, which the kernel closes when the program has begun. MODE is
-`exec` (this process becomes the program) or `detach` (a child that belongs to nobody does, once a byte comes on GO, and
-ends if GO closes first). It stands alone and imports little (no json, signal or pathlib, which cost 15 ms): each import
-delays every guest and every helper.
+`exec` (this process becomes the program, and ends with its parent) or `detach` (a child that belongs to nobody does,
+once a byte comes on GO, and ends if GO closes first). It stands alone and imports little (no json, signal or pathlib,
+which cost 15 ms): each import delays every guest and every helper.
 """
 
 # pathlib and itertools cost start-up time, and to start a program is what this is for:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x20, 0x1000, 0x4000, 0x40000
 CLONE_NEWNS = 0x20000
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 1, 24, 38, 47, 4
 CAPABILITY_VERSION_3 = 0x20080522
 EINVAL = 22
 SIGKILL, SIGSTOP, SIGXFSZ, SIG_SETMASK = 9, 19, 25, 2
@@ -172,6 +172,16 @@ def drop_bounding_set() -> None:
             check(-1, "emptying the bounding set")
 
 
+def end_with(parent: int) -> None:
+    """Be killed as soon as whoever asked for this is gone: nothing that it began may act after its successor (L-G2).
+
+    A change of user takes the wish back (prctl(2)), so it is made again afterwards; one who died before is seen.
+    """
+    check(libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "ending with the parent")
+    if os.getppid() != parent:
+        os._exit(125)
+
+
 def reset_signals() -> None:
     """Undo what others set, but ignore SIGXFSZ: a file at its size limit is an error to handle, not a death."""
     for number in range(1, 65):
@@ -202,6 +212,8 @@ def become(order: dict[str, Any], own: list[int]) -> NoReturn:
             answer(own[0], "ready")
             if os.read(own[1], 1) != b"g":
                 os._exit(125)
+        else:
+            end_with(order["parent"])
         os.execve(order["argv"][0], order["argv"], order["environment"])
     except LaunchError as error:
         answer(own[0], f"error {error}")
@@ -228,6 +240,7 @@ def answer(status: int, text: str) -> None:
 def main() -> None:
     mode, order_descriptor, status, go = sys.argv[1], *map(int, sys.argv[2:5])
     order = read_order(order_descriptor)
+    end_with(order["parent"])
     if mode == "exec":
         os.setsid()
         order["descriptors"] = {0: 0, 1: 1, 2: 2} | order["descriptors"]

@@ -39,26 +39,25 @@ class HostFile(Frozen):
     report_number: int = 0
 
 
-class WorkerLock:
-    """One host worker per state directory (H-E3). The kernel frees the lock with the process, however it ends."""
+def lock_worker(home: Path) -> int:
+    """Let one host worker at a time use a state directory (H-E3); return the descriptor that holds the lock.
 
-    def __init__(self, home: Path) -> None:
-        make_folder(home)
-        path = home / "worker.lock"
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(self._descriptor, 64).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            raise Conflict(
-                f"another host worker (process {holder or 'unknown'}) uses this state directory: stop that one first"
-            ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
-
-    def release(self) -> None:
-        os.close(self._descriptor)
+    A worker never closes it: the kernel frees the lock once the last thread of the process has ended, however that
+    came, and one that is stopped or hangs still has it. Raises Conflict, which names the holder.
+    """
+    make_folder(home)
+    descriptor = os.open(home / "worker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(descriptor, 64).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise Conflict(
+            f"another host worker (process {holder or 'unknown'}) uses this state directory: stop that one first"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
 
 
 class HostIdentity:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from pathlib import Path
 
 from drivers.host.parts import Paths, is_simulated
 from drivers.hypervisor import QEMU, SIMULATED, Guest, Hypervisor
-from drivers.machine import BOOT_ID, read_boot_id
+from drivers.machine import BOOT_ID, lock_worker, read_boot_id
 from drivers.names import HostNames
 from drivers.network import Network
 from drivers.records import Entry, RecordStore
@@ -29,8 +30,16 @@ _END_SECONDS = 10.0
 async def stop_guests(installation: Installation) -> int:
     """Ask each guest to power off, end what does not, then end the DHCP server; return how many guests ran.
 
-    Raises StepFailed when something of a guest does not end.
+    Raises Conflict while a host worker works on them (H-E3), StepFailed when something of a guest does not end.
     """
+    lock = lock_worker(installation.host)
+    try:
+        return await _stop_all(installation)
+    finally:
+        os.close(lock)
+
+
+async def _stop_all(installation: Installation) -> int:
     machines = installation.host / "machines"
     names = installation.settings.names()
     hypervisor = make_hypervisor(installation, names)

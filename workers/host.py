@@ -23,7 +23,7 @@ from temporalio.worker import Worker
 from activities.image import ImageActivities
 from activities.vm import VmActivities
 from drivers.host.steps import HostSteps
-from drivers.machine import HostIdentity, WorkerLock
+from drivers.machine import HostIdentity, lock_worker
 from drivers.patching import patch_files
 from model.errors import HostlerError, Unavailable
 from model.temporal import bulk_queue, host_queue
@@ -96,7 +96,7 @@ async def keep_working(settings: Settings, host: HostSteps, credentials: Credent
 async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio.Event) -> None:
     """Run the host worker until told to stop; guests and what steps have begun stay for the next one (H-E5)."""
     home = settings.host_home
-    lock = WorkerLock(home)
+    lock_worker(home)
     patched = await asyncio.to_thread(patch_files, home)
     if patched:
         _log.info("%d files of the state directory were patched to this release's formats", patched)
@@ -122,7 +122,6 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
         background = [reporter.run(), host.watch.run(), run_errands(api, host.parts.paths)]
         await _until_stopped(keep_working(settings, host, credentials, stopping), background)
         await host.parts.images.close()
-    lock.release()
 
 
 async def _until_stopped(main: Coroutine[Any, Any, None], background: Sequence[Coroutine[Any, Any, None]]) -> None:

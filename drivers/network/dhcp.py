@@ -24,6 +24,7 @@ from drivers.formats import DHCP, parse_any
 from drivers.names import HostNames
 from drivers.network.attachment import Attachment
 from drivers.network.namespace import namespace_path
+from drivers.threads import in_thread
 from model.base import Lenient
 from model.errors import StepFailed, Unreadable
 from model.process import ProcessRecord
@@ -68,7 +69,7 @@ class Dhcp:
 
     async def ensure_running(self, bridge_index: int) -> bool:
         """Adopt an earlier worker's dnsmasq if it serves this very bridge, else start one; tell whether started."""
-        await asyncio.to_thread(self._prepare)
+        await in_thread(self._prepare)
         server = self._find_server()
         namespace = namespace_path(self._names.netns).stat().st_ino
         wanted = (self._arguments_digest(), namespace, bridge_index)
@@ -84,20 +85,20 @@ class Dhcp:
         server = self._find_server()
         if server is not None and self._is_alive(server):
             await self._stop(server)
-        await asyncio.to_thread(remove_durably, self._record)
+        await in_thread(remove_durably, self._record)
 
     async def ensure(self, a: Attachment, guard: Guard) -> bool:
         """Make the VM's reservation match, others of its address or MAC removed; tell whether it had none."""
-        found = await asyncio.to_thread(self.reservations)
+        found = await in_thread(self.reservations)
         line = _line(a)
         stale = [vm_id for vm_id, other in found.items() if vm_id != a.vm_id and set(other) & set(line)]
         for vm_id in stale:
             guard()
-            await asyncio.to_thread(remove_durably, self._hosts / vm_id)
+            await in_thread(remove_durably, self._hosts / vm_id)
         before = found.get(a.vm_id)
         if before != line:
             guard()
-            await asyncio.to_thread(self._write, a.vm_id, ",".join(line) + "\n")
+            await in_thread(self._write, a.vm_id, ",".join(line) + "\n")
         # New files count by themselves; what was removed or replaced stays until the signal.
         if stale or before not in (None, line):
             self._reread()
@@ -106,9 +107,9 @@ class Dhcp:
 
     async def release(self, vm_id: str, guard: Guard) -> None:
         """Remove the VM's reservation; that it is absent is as good."""
-        if vm_id in await asyncio.to_thread(self.reservations):
+        if vm_id in await in_thread(self.reservations):
             guard()
-            await asyncio.to_thread(remove_durably, self._hosts / vm_id)
+            await in_thread(remove_durably, self._hosts / vm_id)
         self._reread()
 
     def reservations(self) -> dict[str, tuple[str, ...]]:
@@ -180,7 +181,7 @@ class Dhcp:
 
     async def _start(self, arguments_digest: str, namespace: int, bridge_index: int) -> None:
         names, (_, uid, gid) = self._names, self._user
-        await asyncio.to_thread(self._pid_file.unlink, missing_ok=True)
+        await in_thread(lambda: self._pid_file.unlink(missing_ok=True))
         netns = "" if names.netns is None else str(namespace_path(names.netns))
         entering = (sys.executable, "-I", "-S", str(_ENTER), netns, str(uid), str(gid), str(self._folder.resolve()))
         said = os.memfd_create("dnsmasq", os.MFD_CLOEXEC)
@@ -194,7 +195,7 @@ class Dhcp:
                     namespace=namespace,
                     bridge_index=bridge_index,
                 )
-                await asyncio.to_thread(write_durably, self._record, server.model_dump_json().encode())
+                await in_thread(write_durably, self._record, server.model_dump_json().encode())
 
             process = await launch_detached(confinement, record=record)
             await self._await_begin(process, said)
@@ -230,7 +231,7 @@ class Dhcp:
 
     async def _forget_other_leases(self, a: Attachment, guard: Guard) -> None:
         # dnsmasq gives a reserved address to nobody while its lease names another MAC, and knows no way to end a lease.
-        lines = await asyncio.to_thread(self._read_leases)
+        lines = await in_thread(self._read_leases)
         kept = [line for line in lines if not _is_another(line, a)]
         if kept == lines:
             return
@@ -238,9 +239,9 @@ class Dhcp:
         server = self._find_server()
         if server is not None and self._is_alive(server):
             await self._stop(server)
-            lines = await asyncio.to_thread(self._read_leases)
+            lines = await in_thread(self._read_leases)
             kept = [line for line in lines if not _is_another(line, a)]
-        await asyncio.to_thread(write_durably, self._leases, "".join(kept).encode(), mode=0o644)
+        await in_thread(lambda: write_durably(self._leases, "".join(kept).encode(), mode=0o644))
         if server is not None:
             await self._start(server.arguments_digest, server.namespace, server.bridge_index)
 

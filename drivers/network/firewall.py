@@ -17,9 +17,13 @@ from drivers.names import HostNames
 from drivers.network.attachment import Attachment
 from drivers.network.namespace import prefix
 from drivers.network.rules import PROJECT_MARKS, SETS, Json, fixed_part, owner_chain
+from drivers.threads import finish
 from model.errors import Conflict, StepFailed
 
 _NFT_SECONDS = 20.0
+_NOT_FOUND = 127
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""A transaction on its way ends with this process: it must not come after what the next worker has done (L-G2)."""
 
 
 @dataclass(frozen=True)
@@ -149,23 +153,22 @@ class Firewall:
             ) from cause
 
     async def _nft(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-        argv = (*prefix(self._names.netns), "nft", "-j", *arguments)
+        argv = (*prefix(self._names.netns), *_ENDS_WITH_US, "nft", "-j", *arguments)
         pipe = asyncio.subprocess.PIPE
         environment = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
         try:
             process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
         except FileNotFoundError as error:
-            raise StepFailed("nft is not installed: install nftables") from error
-        # A transaction that began is waited for even when the caller is cancelled: else nobody knows whether it came.
-        work = asyncio.ensure_future(_finish(process, stdin))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await work
-            raise
+            raise StepFailed(f"{argv[0]} is not installed: install util-linux") from error
+        # A transaction that began is waited for however often the caller is cancelled: else it could come after what
+        # the next caller does.
+        code, out, err = await finish(_converse(process, stdin))
+        if code == _NOT_FOUND:
+            raise StepFailed("nft is not installed: install nftables")
+        return code, out, err
 
 
-async def _finish(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+async def _converse(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
     try:
         out, err = await asyncio.wait_for(process.communicate(stdin), _NFT_SECONDS)
     except TimeoutError as error:

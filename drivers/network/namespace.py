@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from drivers.threads import in_thread
 from model.errors import StepFailed
 
 Result = TypeVar("Result")
@@ -54,8 +54,8 @@ def run_inside(netns: str | None, work: Callable[[], Result]) -> Result:
 
 
 async def run_inside_async(netns: str | None, work: Callable[[], Result]) -> Result:
-    """Run `work`, which may block, in the namespace."""
-    return await asyncio.to_thread(run_inside, netns, work)
+    """Run `work`, which may block, in the namespace; return only when it has ended, also when cancelled."""
+    return await in_thread(run_inside, netns, work)
 
 
 def _enter(netns: str) -> None:

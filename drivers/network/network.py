@@ -21,6 +21,7 @@ from drivers.network.dhcp import Dhcp
 from drivers.network.firewall import Firewall, Tables
 from drivers.network.links import Link, Links
 from drivers.shared import SharedRead
+from drivers.threads import in_thread
 from model.errors import HostlerError
 from model.process import ProcessRecord
 
@@ -51,7 +52,8 @@ class Network:
         self._links = Links(names, owner)
         self._firewall = Firewall(names, owner)
         self._dhcp = Dhcp(names, folder.resolve(), resolvers=resolvers, user=dns_user)
-        # Kernel state is read, compared and changed in several calls: one at a time.
+        # Kernel state is read, compared and changed in several calls: one at a time. Who is cancelled holds it until
+        # the last thread and child that it began have ended.
         self._lock = asyncio.Lock()
         self._kernel = SharedRead(self._read_kernel)
 
@@ -98,7 +100,7 @@ class Network:
                 await self._links.ensure_tap(a, guard, had)
                 if await self._firewall.ensure(a, guard, tables):
                     undo.append(lambda: self._firewall.release(a.tap, a.address, guard))
-                if a.vm_id not in await asyncio.to_thread(self._dhcp.reservations):
+                if a.vm_id not in await in_thread(self._dhcp.reservations):
                     undo.append(lambda: self._dhcp.release(a.vm_id, guard))
                 await self._dhcp.ensure(a, guard)
             except HostlerError:
@@ -133,14 +135,14 @@ class Network:
         links, tables = await self._kernel.read()
         tap = self._links.is_wanted(links, a)
         firewall = self._firewall.is_there(tables, a)
-        reservation = await asyncio.to_thread(self._dhcp.is_there, a)
+        reservation = await in_thread(self._dhcp.is_there, a)
         matches = tap and reservation and self._firewall.matches(tables, a)
         return AttachmentState(tap=tap, firewall=firewall, reservation=reservation, matches=matches)
 
     async def inventory(self) -> NetworkInventory:
         """List what the host holds for VMs."""
         links, tables = await self._kernel.read()
-        reservations = await asyncio.to_thread(self._dhcp.reservations)
+        reservations = await in_thread(self._dhcp.reservations)
         return NetworkInventory(
             taps=frozenset(link.name for link in self._links.taps(links)),
             reservations=frozenset(" ".join((vm_id, *line)) for vm_id, line in reservations.items()),
@@ -164,7 +166,7 @@ class Network:
             "sysctls": await sysctls.read(self._names),
             "rules": tables.fixed.splitlines(),
             "elements": sorted(tables.by_project()),
-            "reservations": await asyncio.to_thread(self._dhcp.reservations),
+            "reservations": await in_thread(self._dhcp.reservations),
             "dhcp": self._dhcp.is_running(),
         }
         return json.dumps(shown, indent=1, sort_keys=True)

@@ -23,6 +23,7 @@ from drivers.confine import (
     signal_process,
     start_confined,
 )
+from drivers.processes import find_start_time
 from model.errors import StepFailed
 from model.process import ProcessRecord
 
@@ -277,3 +278,63 @@ async def until(condition, seconds: float = 10) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the kernel has no event for it
             await asyncio.sleep(0.02)
+
+
+BEGINNER = f"""
+import asyncio
+from drivers.confine import Confinement, launch_detached, start_confined
+async def record(process):
+    print(process.pid, flush=True)
+    await asyncio.sleep(SLOW)
+async def main():
+    order = Confinement(("/bin/sleep", "1000"), uid={UID}, gid={UID})
+    process = await (launch_detached(order, record=record) if DETACHED else start_confined(order))
+    print(process.pid, flush=True)
+    await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["runs", "stopped"])
+@pytest.mark.parametrize("held_back", [False, True], ids=["child", "held-back"])
+async def test_what_a_killed_worker_had_in_hand_ends_with_it(stopped, held_back):
+    """L-G2: neither a child, nor one that waits for its record, acts after the worker's successor has begun."""
+    code = BEGINNER.replace("DETACHED", str(held_back)).replace("SLOW", "1000")
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, cwd=Path(__file__).parents[2], stdout=asyncio.subprocess.PIPE
+    )
+    pid = int(await asyncio.wait_for(worker.stdout.readline(), 30))
+    child = ProcessRecord(pid=pid, start_time=find_start_time(pid), boot_id=read_boot_id(), uid=UID)
+    if stopped:
+        signal_process(child, signal.SIGSTOP)
+    worker.kill()
+    await worker.wait()
+    if held_back:
+        signal_process(child, signal.SIGCONT)
+    assert await await_end(child, 10)
+
+
+async def test_a_detached_program_outlives_the_worker_that_began_it():
+    """H-E5."""
+    code = BEGINNER.replace("DETACHED", "True").replace("SLOW", "0")
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, cwd=Path(__file__).parents[2], stdout=asyncio.subprocess.PIPE
+    )
+    for _ in range(2):
+        pid = int(await asyncio.wait_for(worker.stdout.readline(), 30))
+    child = ProcessRecord(pid=pid, start_time=find_start_time(pid), boot_id=read_boot_id(), uid=UID)
+    worker.kill()
+    await worker.wait()
+    assert not await await_end(child, 0.2)
+    signal_process(child, signal.SIGKILL)
+    assert await await_end(child, 10)
+
+
+async def test_a_program_whose_worker_is_gone_before_it_begins_does_not_begin(tmp_path, monkeypatch):
+    """L-G2: the launcher was stopped while its worker died, so that no signal came."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    finished = await run_confined(
+        Confinement(("/usr/bin/touch", str(tmp_path / "made")), uid=0, gid=0), timeout_seconds=10
+    )
+    assert finished.returncode == 125
+    assert not (tmp_path / "made").exists()

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from drivers import machine
-from drivers.machine import HostIdentity, WorkerLock, measure_capacity
+from drivers.machine import HostIdentity, lock_worker, measure_capacity
 from model.errors import Conflict, Unreadable
 
 
@@ -72,11 +72,11 @@ async def test_the_epoch_only_rises(tmp_path, machine_id) -> None:
 
 def test_a_second_worker_is_told_who_holds_the_directory(tmp_path) -> None:
     """H-E3."""
-    held = WorkerLock(tmp_path / "host")
+    held = lock_worker(tmp_path / "host")
     with pytest.raises(Conflict, match=str(os.getpid())):
-        WorkerLock(tmp_path / "host")
-    held.release()
-    WorkerLock(tmp_path / "host").release()
+        lock_worker(tmp_path / "host")
+    os.close(held)
+    os.close(lock_worker(tmp_path / "host"))
 
 
 def test_a_failed_probe_is_unknown_never_zero(tmp_path, monkeypatch) -> None:
