@@ -183,13 +183,13 @@ class Pass(HostSteps):
 
     async def _after(self, kind: StepKind, failure: Failure) -> None:
         """Write what a failed step means for the VM, and end the pass where waiting longer is called for."""
-        self.view = None
+        self.view, wake = None, self.row.wake
         if failure.kind in (FailureKind.CANCELLED, FailureKind.MOVED_ON):
             if failure.kind is FailureKind.MOVED_ON and self._lost < 3:
                 self._lost += 1
                 await self._claim()
             elif failure.kind is FailureKind.MOVED_ON:
-                await self._finish("superseded", self.row.now + policies.INSIDE_WAIT_LIMIT)
+                await self._finish("superseded", self.row.now + policies.INSIDE_WAIT_LIMIT, wake)
             else:
                 self.take(await self.store(PassActivities.read_vm, self.ref))
             return
@@ -202,10 +202,11 @@ class Pass(HostSteps):
         outcome = Outcome(vm_id=self.vm_id, pass_number=self.pass_number, step=self.step_number, **verdict.fields)
         self.take(await self.store(PassActivities.write_outcome, outcome))
         if self._end is None and self.row.owner and verdict.ends:
-            await self._finish("failed" if verdict.rests else "waiting", verdict.due_at)
+            await self._finish("failed" if verdict.rests else "waiting", verdict.due_at, wake)
 
     async def _wait_for_turn(self, words: str) -> None:
         """A step keeps its place in the host's queue, or a fetch goes on there: end, the host's report wakes it."""
+        wake = self.row.wake
         if self.row.status.attempt_pass == self.pass_number:
             request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number)
             self.take(await self.store(PassActivities.give_back_attempt, request))
@@ -220,10 +221,11 @@ class Pass(HostSteps):
             view=view,
         )
         self.take(await self.store(PassActivities.write_outcome, outcome))
-        await self._finish("waiting", workflow.now() + policies.INSIDE_WAIT_LIMIT)
+        await self._finish("waiting", workflow.now() + policies.INSIDE_WAIT_LIMIT, wake)
 
     async def _rest(self, step: Step) -> None:
         """Nothing can be done now: write what was found; wait inside if it is short, else end."""
+        wake = self.row.wake
         outcome = ending(self.row, step, self._seen(), self.ref, self.step_number, booted=self.booted)
         if outcome is not None:
             self.take(await self.store(PassActivities.write_outcome, outcome))
@@ -239,15 +241,16 @@ class Pass(HostSteps):
                 self._done = ()
                 return
         results: dict[StepKind, PassResult] = {StepKind.SETTLED: "settled", StepKind.REST: "failed"}
-        await self._finish(results.get(step.kind, "waiting"), step.until, step)
+        await self._finish(results.get(step.kind, "waiting"), step.until, wake, step)
 
-    async def _finish(self, result: PassResult, due_at: datetime | None, step: Step | None = None) -> None:
-        """End the pass, unless somebody woke the row meanwhile."""
+    async def _finish(self, result: PassResult, due_at: datetime | None, wake: int, step: Step | None = None) -> None:
+        """End the pass, unless somebody woke the row since `wake`: the one of the row that this end was decided on.
+
+        A write's answer is a newer row. What woke that one has been seen by nobody (case I2).
+        """
         if self._end is not None:
             return
-        finish = Finish(
-            vm_id=self.vm_id, pass_number=self.pass_number, wake=self.row.wake, due_at=due_at, result=result
-        )
+        finish = Finish(vm_id=self.vm_id, pass_number=self.pass_number, wake=wake, due_at=due_at, result=result)
         finished = await self.store(PassActivities.finish_pass, finish)
         if finished.ended:
             # By Postgres' clock, which fixed the deadline; Temporal's may differ.

@@ -8,9 +8,11 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 
+from model.passes import Finish, Outcome
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
 from store.database import Pool
+from store.passes import PassStore
 from tests.workflows.conftest import Fleet, running_fleet
 
 CREATE = [
@@ -289,3 +291,28 @@ async def test_a_silent_host_is_waited_for_and_nothing_is_sent(fleet: Fleet):
     assert row["status_detail"] == "waiting for the host to report and take up work"
     assert row["phase"] != "destroying"
     assert fleet.host.calls == []
+
+
+@pytest.mark.parametrize("call", ["write_outcome", "finish"])
+async def test_case_i2_a_wish_between_the_decision_and_its_end_is_acted_on(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    """Case I2, L-G1: what woke the row after it was decided on is no part of the decision; the poke itself is lost."""
+    original = getattr(PassStore, call)
+    changed: list[str] = []
+
+    async def change_first(self: PassStore, request: Outcome | Finish) -> object:
+        if not changed and (call == "finish" or request.observed_generation is not None):
+            changed.append(request.vm_id)
+            await self._pool.execute(
+                """update vms set power_state = 'stopped', generation = generation + 1, wake = wake + 1, due_at = now()
+                where id = $1""",
+                request.vm_id,
+            )
+        return await original(self, request)
+
+    monkeypatch.setattr(PassStore, call, change_first)
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["observed_power_state"] == "stopped" and row["due_at"] is None)
+    assert row["observed_generation"] == 2
