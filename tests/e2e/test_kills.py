@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from model.step import WORDS, StepKind
 from tests.e2e.installation import Installation, Row
 from tests.e2e.slow_image import SlowImage, slow_image
+from tests.e2e.steps_in_hand import await_another_try
 
 SERVICES = ("host", "control", "temporal", "api", "postgres")
 
@@ -71,6 +74,43 @@ def test_services_go_on_without_a_supervisor(
     row = fleet.ready(vm_id, 120)
     assert {name: fleet.process(name) for name in SERVICES} == before
     _check(fleet, row, other_guest)
+
+
+@pytest.mark.parametrize("service", [name for name in SERVICES if name != "host"])
+def test_a_stop_survives_a_kill(fleet: Installation, other_guest: tuple[str, tuple[int, int]], service: str):
+    """L-V3, L-G1: killed while a guest that hears nothing is asked to stop; it is stopped once its time is over."""
+    row = fleet.ready(fleet.create(f"stop-{service}", stop_timeout_seconds=8)["id"])
+    vm_id = row["id"]
+    os.kill(fleet.guests()[vm_id][0], signal.SIGSTOP)
+    assert fleet.call("PATCH", f"/v1/vms/{vm_id}", {"power_state": "stopped"})[0] in (200, 202)
+    fleet.until(vm_id, lambda row: (row["status_detail"] or "").startswith(WORDS[StepKind.STOP]), 60, pause=0.02)
+
+    old = fleet.process(service)
+    fleet.kill(service)
+    fleet.await_new_process(service, old, 60)
+
+    row = fleet.until(vm_id, lambda row: row["settled"] and row["power_state"] == "stopped", 120)
+    assert (row["phase"], row["last_exit"]["by"]) == ("ready", "user")
+    assert fleet.guests() == dict([other_guest])
+
+
+def test_a_stalled_worker_finds_its_tries_overtaken(
+    fleet: Installation, image: SlowImage, other_guest: tuple[str, tuple[int, int]]
+):
+    """L-G2, L-G5: stopped over all its limits in the middle of a create, it goes on after the VM was deleted."""
+    before, worker = fleet.inventory(), fleet.process("host")
+    vm_id = image.create("stalled")["id"]
+    os.kill(worker["pid"], signal.SIGSTOP)
+    try:
+        asyncio.run(await_another_try(fleet, vm_id, 60))
+        assert fleet.call("DELETE", f"/v1/vms/{vm_id}?now=true")[0] == 202
+    finally:
+        os.kill(worker["pid"], signal.SIGCONT)
+    image.go_on()
+    fleet.until_gone(vm_id, 120)
+    assert fleet.process("host") == worker
+    assert fleet.guests() == dict([other_guest])
+    assert fleet.inventory() == before
 
 
 def _check(fleet: Installation, row: Row, other_guest: tuple[str, tuple[int, int]]) -> None:
