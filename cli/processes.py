@@ -27,6 +27,18 @@ def host(*words: Words) -> None:
     become("workers.host", words)
 
 
+def replay(vm: str) -> None:
+    """Replay what a VM's runs did against this release's code. Takes what a control worker takes, root as a rule.
+
+    :param vm: Name or id.
+    """
+    from cli.client import Api
+
+    with Api() as api:
+        vm_id = api.find_vm_id(vm)
+    become("workers.replay", (vm_id,))
+
+
 def become(module: str, words: tuple[str, ...]) -> NoReturn:
     """Become `python -m module`."""
     sys.stdout.flush()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentRequest,
@@ -16,11 +18,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkerDeploymentConfig
 
 from model.errors import Unavailable
-from model.versions import release_order
+from model.versions import VERSION, release_order
 
 DEPLOYMENT = "hostler-control"
 _CALL_TIMEOUT = timedelta(seconds=5)
 _PAUSE_SECONDS = 0.1
+_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = ("model", "activities", "workflows", "runtime")
 _MAY_PASS = {
     RPCStatusCode.NOT_FOUND,
     RPCStatusCode.FAILED_PRECONDITION,
@@ -30,6 +34,18 @@ _MAY_PASS = {
     RPCStatusCode.ABORTED,
     RPCStatusCode.CANCELLED,
 }
+
+
+def find_build_id() -> str:
+    """Return the build of the code that is running: the release, and a digest of all that a pass' order depends on.
+
+    Two checkouts of one release differ when their code does, so no run is replayed on code that it did not begin on.
+    """
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{VERSION}+{digest.hexdigest()[:12]}"
 
 
 def deployment_config(build_id: str) -> WorkerDeploymentConfig:

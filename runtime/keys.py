@@ -49,6 +49,16 @@ class MasterKeys:
         return "MasterKeys()"
 
     @classmethod
+    def load(cls, path: Path) -> MasterKeys:
+        """Read the key file. Errors: Permanent, when there is none, others can read it, or it is no key."""
+        try:
+            return cls(_read_key(path))
+        except FileNotFoundError as error:
+            raise Permanent(
+                "this state directory has no master key: set HOSTLER_HOME to that of the control plane"
+            ) from error
+
+    @classmethod
     def load_or_create(cls, path: Path) -> MasterKeys:
         """Read the key file, or make it once (0600, its folder 0700). An existing file is never written.
 

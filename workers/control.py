@@ -10,8 +10,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.passes import PassActivities
-from model.versions import VERSION
-from runtime.deployment import make_current
+from runtime.deployment import find_build_id, make_current
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
 from runtime.temporal import control_worker_options, register_search_attributes
@@ -36,9 +35,10 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     seal = process.control_seal(keys, fleet.id)
     client = await process.await_server("Temporal", stopping, partial(process.connect_temporal, settings, seal))
     search_attributes = await register_search_attributes(client)
-    async with control_worker(client, PassActivities(PassStore(pool)), build_id=VERSION):
-        current = await make_current(client, VERSION)
-        _log.info("the control worker runs", extra={"build": VERSION, "current": current})
+    build = await asyncio.to_thread(find_build_id)
+    async with control_worker(client, PassActivities(PassStore(pool)), build_id=build):
+        current = await make_current(client, build)
+        _log.info("the control worker runs", extra={"build": build, "current": current})
         sweep = asyncio.create_task(Sweep(pool, client, search_attributes=search_attributes).run())
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([sweep, stopped], return_when=asyncio.FIRST_COMPLETED)

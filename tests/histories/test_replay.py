@@ -54,7 +54,7 @@ def test_every_ending_is_recorded():
 
 def test_two_swapped_steps_fail_the_replay(tmp_path: Path):
     """A replay that cannot fail proves nothing."""
-    for package in ("model", "activities", "workflows", "runtime", "drivers", "tests"):
+    for package in ("model", "activities", "workflows", "runtime", "drivers", "store", "workers", "tests"):
         ignore = shutil.ignore_patterns("__pycache__", "*.json")
         shutil.copytree(PROJECT / package, tmp_path / package, ignore=ignore)
     create = tmp_path / "workflows" / "create.py"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -24,6 +26,8 @@ from activities.progress import report_progress
 from model.errors import Permanent, Unavailable
 from model.record import HostOrder, View
 from model.temporal import SEARCH_HOST, SEARCH_VM, vm_workflow_id
+from model.versions import VERSION, release_order
+from runtime import deployment
 from runtime.converter import data_converter
 from runtime.deployment import current_build, make_current
 from runtime.failures import PAYLOAD_ERROR
@@ -206,6 +210,20 @@ async def test_a_control_worker_makes_its_build_current(temporal_client: Client)
                 assert await asyncio.wait_for(handle.result(), BOUND) == 2
             assert await _build_of(first) == "1.9.0"
             assert await _build_of(second) == "1.10.0"
+
+
+def test_a_build_is_named_after_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dev checkout whose passes differ is another build of the same release; a release's own order is unchanged."""
+    here = deployment.find_build_id()
+    assert here == deployment.find_build_id()
+    assert release_order(here) == release_order(VERSION)
+    for package in ("model", "activities", "workflows", "runtime"):
+        shutil.copytree(Path(deployment.__file__).parents[1] / package, tmp_path / package)
+    monkeypatch.setattr(deployment, "_ROOT", tmp_path)
+    assert deployment.find_build_id() == here
+    with (tmp_path / "workflows" / "create.py").open("a") as file:
+        file.write("# another order\n")
+    assert deployment.find_build_id() != here
 
 
 async def _build_of(handle) -> str:  # type: ignore[no-untyped-def]
