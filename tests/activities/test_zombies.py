@@ -44,8 +44,9 @@ async def world(tmp_path, netns) -> AsyncIterator[HostWorld]:
     """The host, without a worker of this process until `restart`."""
     world = make_world(tmp_path, netns, BASE)
     yield world
-    if hasattr(world, "host"):
-        await world.close()
+    if not hasattr(world, "host"):
+        await world.restart()  # what a worker of another process has left is taken away by one of this
+    await world.close()
 
 
 class Worker:
