@@ -20,6 +20,7 @@
         ├── Unavailable        503  Postgres, Temporal or the API does not answer
         ├── Busy               an earlier step of the same VM has not ended yet
         ├── OutOfSpace         the filesystem cannot hold it (D-7)
+        ├── OutOfAddresses     every address of the host's subnet is taken
         ├── ImageUnreachable   the image's server does not answer (L-C4)
         └── StepFailed         a host call failed
 
@@ -140,6 +141,10 @@ class Busy(Failed):
 
 class OutOfSpace(Failed):
     title = "Not enough free space"
+
+
+class OutOfAddresses(Failed):
+    title = "No free address"
 
 
 class ImageUnreachable(Failed):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
+from model.errors import ImageUnreachable, OutOfAddresses, OutOfSpace, StepFailed
 from model.step import WORDS, StepKind
 
 PASS_TIMEOUT = timedelta(minutes=30)
@@ -22,7 +23,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=12)
 STOP_MARGIN = timedelta(seconds=30)
 CLAIM_LASTS = timedelta(minutes=2)
 
-_COUNTED_BY_THE_PASS = ["StepFailed", "OutOfSpace", "ImageUnreachable"]
+_COUNTED_BY_THE_PASS = [error.__name__ for error in (StepFailed, OutOfSpace, OutOfAddresses, ImageUnreachable)]
 
 STORE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=2),

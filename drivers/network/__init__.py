@@ -1,7 +1,7 @@
 """A host's network for VMs."""
 
-from drivers.network.addresses import OutOfAddresses, draw_address
+from drivers.network.addresses import draw_address
 from drivers.network.attachment import Attachment, AttachmentState, NetworkInventory
 from drivers.network.network import Network
 
-__all__ = ["Attachment", "AttachmentState", "Network", "NetworkInventory", "OutOfAddresses", "draw_address"]
+__all__ = ["Attachment", "AttachmentState", "Network", "NetworkInventory", "draw_address"]

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network
 
-from model.errors import Failed
-
-
-class OutOfAddresses(Failed):
-    """The subnet has no free address; one may come free when a VM is gone."""
-
-    title = "No free address"
+from model.errors import OutOfAddresses
 
 
 def draw_address(subnet: IPv4Network, taken: Collection[IPv4Address], after: IPv4Address | None = None) -> IPv4Address:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivers.names import HostNames
-from drivers.network import OutOfAddresses, draw_address
-from model.errors import Invalid
+from drivers.network import draw_address
+from model.errors import Invalid, OutOfAddresses
 
 
 def test_case_d3_a_small_subnet_is_given_out_to_the_last() -> None:
