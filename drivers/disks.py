@@ -185,7 +185,7 @@ def _find(path: Path) -> DiskState | None:
 
 
 def _remove(path: Path) -> None:
-    if path.parent.exists():
+    if path.parent.is_dir() and not path.parent.is_symlink():
         remove_leftovers(path.parent, of=path.name)
     remove_durably(path)
 

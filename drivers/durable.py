@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Generator
 from pathlib import Path
@@ -54,13 +55,19 @@ def publish_durably(new: Path, path: Path) -> None:
 
 
 def remove_durably(path: Path) -> None:
-    """Remove a file, or the symbolic link itself; that it, or its folder, is absent is as good."""
+    """Remove a file, the symbolic link itself, or a folder with all that is in it (C7).
+
+    That it is absent, or its folder is or is none, is as good.
+    """
     with translated(f"remove the file {path.name!r}"):
         try:
             with open_folder(path.parent) as folder:
-                _unlink(path.name, folder)
+                try:
+                    _unlink(path.name, folder)
+                except IsADirectoryError:
+                    shutil.rmtree(path.name, dir_fd=folder)
                 os.fsync(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
 
 

@@ -178,8 +178,8 @@ class Jobs:
                 yield
             finally:
                 # Nothing is left of the VM, or nothing of it ever was here: its lock goes, too.
-                if self._machines is not None and not (self._machines / vm_id).exists():
-                    with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # a folder that cannot be looked at may be there
+                    if self._machines is not None and not (self._machines / vm_id).exists():
                         self._path(vm_id).unlink()
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
                 os.close(descriptor)

@@ -8,6 +8,7 @@ no lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -149,6 +150,18 @@ class RecordStore:
     async def _remove_and_forget(self, vm_id: str) -> None:
         await asyncio.to_thread(_remove, self.folder(vm_id))
         self._entries.pop(vm_id, None)
+
+
+def find_owners(folder: Path) -> set[int]:
+    """Find the users that own files of a VM's folder; what vanishes meanwhile, or is no folder, counts for nothing."""
+    owners: set[int] = set()
+    if folder.is_symlink():
+        return owners
+    with translated("look at a VM's folder"), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                owners.add(path.lstat().st_uid)
+    return owners
 
 
 def _remove(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from drivers.host.exits import note_exit
+from drivers.host.exits import STOPPED, note_exit
 from drivers.host.look import Looker
 from drivers.host.parts import Parts
 from drivers.hypervisor import Guest
@@ -33,12 +33,16 @@ class Ending:
             return
         guest, process = self._parts.guest(entry.config, entry.status), entry.status.process
         state = await self._parts.hypervisor.find(guest, process)
+        heeded = True
         if process is not None and state.process == process and state.ended is None:
-            await self._ask(job, guest, process, paused=state.power == "paused", seconds=timeout_seconds)
-        await self.kill(job, vm_id)
+            heeded = await self._ask(job, guest, process, paused=state.power == "paused", seconds=timeout_seconds)
+        await self.kill(job, vm_id, stopped=STOPPED if heeded else _by_force(timeout_seconds))
 
-    async def _ask(self, job: Job, guest: Guest, process: ProcessRecord, *, paused: bool, seconds: float) -> None:
-        """Ask again and again: a guest that is still booting does not hear the first time (case A8)."""
+    async def _ask(self, job: Job, guest: Guest, process: ProcessRecord, *, paused: bool, seconds: float) -> bool:
+        """Ask again and again: a guest that is still booting does not hear the first time (case A8).
+
+        Say whether it ended.
+        """
         hypervisor, deadline = self._parts.hypervisor, time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             job.guard()
@@ -48,10 +52,14 @@ class Ending:
                     await hypervisor.resume(guest, process)
                 await hypervisor.ask_to_stop(guest, process)
             if await hypervisor.await_end(guest, process, min(left, ASK_AGAIN_SECONDS)):
-                return
+                return True
+        return False
 
-    async def kill(self, job: Job, vm_id: str) -> None:
-        """End every process of a VM and prove that none is left; why its guest ended is recorded before (L-V4)."""
+    async def kill(self, job: Job, vm_id: str, *, stopped: str = STOPPED) -> None:
+        """End every process of a VM and prove that none is left; why its guest ended is recorded before (L-V4).
+
+        stopped: how a stop that was asked for came about.
+        """
         entry = self._parts.records.find(vm_id)
         if entry is None or entry.config is None:
             await self._kill_strays(job, vm_id)
@@ -68,7 +76,7 @@ class Ending:
         if state.process is not None:
             raise StepFailed("a process of the VM is still there: it will be ended again")
         if status is not None:
-            await note_exit(self._parts, status, state, job.guard)
+            await note_exit(self._parts, status, state, job.guard, stopped=stopped)
         self._parts.boot_slots.release(vm_id)
 
     async def _kill_strays(self, job: Job, vm_id: str) -> None:
@@ -80,3 +88,9 @@ class Ending:
             job.guard()
             await self._parts.hypervisor.kill_strays(strays)
             await await_end(strays[0], 0.5)
+
+
+def _by_force(seconds: float) -> str:
+    return (
+        f"it was stopped by force: it did not end within {seconds:g} s of being asked" if seconds else "it was killed"
+    )

@@ -12,16 +12,22 @@ from model.text import clean_text
 from model.vm import LastExit
 
 TURNED_OFF = "guest-shutdown"
+STOPPED = "it was stopped"
 _WORDS = {TURNED_OFF: "the guest turned itself off", "guest-panic": "the guest's kernel panicked"}
 
 
-async def note_exit(parts: Parts, status: StoredStatus, state: GuestState, guard: Callable[[], None]) -> StoredStatus:
-    """Record the end of the recorded process, once; return the status as it is then."""
+async def note_exit(
+    parts: Parts, status: StoredStatus, state: GuestState, guard: Callable[[], None], *, stopped: str = STOPPED
+) -> StoredStatus:
+    """Record the end of the recorded process, once; return the status as it is then.
+
+    stopped: how a stop that was asked for came about.
+    """
     process = status.process
     is_over = state.ended is not None or state.process != process
     if process is None or status.exit_of == process or not is_over:
         return status
-    seen = explain(parts, status, state)
+    seen = explain(parts, status, state, stopped=stopped)
 
     def change(now: StoredStatus) -> StoredStatus:
         if now.process != process or now.exit_of == process:
@@ -33,11 +39,11 @@ async def note_exit(parts: Parts, status: StoredStatus, state: GuestState, guard
     return await parts.records.update(status.vm_id, change, guard)
 
 
-def explain(parts: Parts, status: StoredStatus, state: GuestState) -> LastExit:
+def explain(parts: Parts, status: StoredStatus, state: GuestState, *, stopped: str = STOPPED) -> LastExit:
     """Say who ended a guest and why."""
     now = datetime.now(UTC)
     if status.record.stop_intended or status.record.quarantined_at is not None:
-        return LastExit(at=now, by="user", reason="it was stopped")
+        return LastExit(at=now, by="user", reason=stopped)
     if status.process is not None and status.process.boot_id != parts.boot_id():
         return LastExit(at=now, by="host", reason="its host was rebooted")
     if state.ended in _WORDS:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from drivers.host.exits import note_exit
 from drivers.host.parts import Parts
 from drivers.hypervisor import GuestState
-from drivers.records import Entry
-from model.errors import HostlerError, StepFailed
+from drivers.records import Entry, find_owners
+from model.errors import HostlerError
 from model.ids import mac_address
 from model.process import ProcessRecord
 from model.record import Observed, Record, View
@@ -110,20 +110,18 @@ class Looker:
         return any(await asyncio.to_thread(lambda: [path.is_symlink() or path.exists() for path in found]))
 
     async def find_strays(self, vm_id: str) -> tuple[ProcessRecord, ...]:
-        """Find live processes of a VM without its record: by its id, and by who owns its files (L-G8)."""
+        """Find live processes of a VM without its record: by its id, and by who owns its files (L-G8).
+
+        A file that belongs to the user of another VM makes no process of that VM one of this (case B9).
+        """
         owners = await asyncio.to_thread(self._find_owners, vm_id)
         found = await self._parts.hypervisor.find_strays(vm_id, owners)
         return tuple(sorted(found, key=lambda each: each.pid))
 
     def _find_owners(self, vm_id: str) -> set[int]:
-        folder = self._parts.paths.folder(vm_id)
-        try:
-            owners = {path.lstat().st_uid for path in folder.iterdir()}
-        except (FileNotFoundError, NotADirectoryError):
-            return set()
-        except OSError as error:
-            raise StepFailed("the VM's folder cannot be looked at") from error
-        return owners & set(self._parts.names.users)
+        owners = find_owners(self._parts.paths.folder(vm_id))
+        others = {e.config.allocation.uid for e in self._parts.records if e.config is not None and e.vm_id != vm_id}
+        return (owners & set(self._parts.names.users)) - others
 
 
 def differs(record: Record | None, seen: Observed) -> bool:

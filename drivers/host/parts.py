@@ -17,11 +17,12 @@ from drivers.names import HostNames
 from drivers.network import Attachment
 from drivers.network.choice import GuestNetwork
 from drivers.records import RecordStore
+from drivers.shared import SharedRead
 from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from drivers.stored import StoredConfig, StoredStatus
-from model.errors import Permanent, StepFailed
+from model.errors import Permanent
 from model.ids import check_label
 from model.vm import VmInput
 
@@ -138,13 +139,20 @@ class Parts:
         """Return the user that a VM's files belong to; None: the worker's own, where no other process opens them."""
         return None if is_simulated(config) else config.allocation.uid
 
-    def found_availability(self, wanted: str) -> Availability:
-        """Return what was found at start of the hypervisor that a VM names, or `auto`, which is never a simulated one.
+    def __post_init__(self) -> None:
+        self._probing = SharedRead(lambda: self.hypervisor.find_availability())
 
-        Raises Permanent when the host has none such, StepFailed when nobody has looked yet.
+    async def probe(self) -> None:
+        """Find what this host can run. What it can, it can for good; what it cannot is looked at again (case B7)."""
+        if not self.availability or not all(found.available or found.name == SIMULATED for found in self.availability):
+            self.availability = await self._probing.read()
+
+    async def find_availability(self, wanted: str) -> Availability:
+        """Find what the host can run of the hypervisor that a VM names, or `auto`, which is never a simulated one.
+
+        Raises Permanent when the host has none such.
         """
-        if not self.availability:
-            raise StepFailed("the host has not found out yet what it can run")
+        await self.probe()
         for found in self.availability:
             if found.name == wanted or (wanted == AUTO and found.name != SIMULATED):
                 return found

@@ -12,7 +12,7 @@ from drivers.hypervisor import SIMULATED
 from drivers.jobs import Job
 from drivers.machine import total_memory_mib
 from drivers.network import draw_address
-from drivers.records import Entry
+from drivers.records import Entry, find_owners
 from drivers.seed import make_host_key
 from drivers.stored import HostAllocation, StoredConfig, StoredHostKey, StoredStatus
 from drivers.threads import in_thread
@@ -40,7 +40,7 @@ class PrepareSteps:
         Raises Superseded when the input is another, Permanent when this host cannot run it, OutOfSpace (L-C3).
         """
         wanted = await self._parts.fetch_input(order.vm_id, order.input_digest)
-        self._check_support(wanted)
+        await self._check_support(wanted)
         async with job.locked():
             entry = self._parts.records.find(order.vm_id)
             if entry is not None and entry.unreadable:
@@ -51,9 +51,9 @@ class PrepareSteps:
             await self._record_beginning(job, order, wanted, entry)
             await self._clear(job, order.vm_id)
 
-    def _check_support(self, wanted: VmInput) -> None:
+    async def _check_support(self, wanted: VmInput) -> None:
         """Refuse what cannot work here (H-A4)."""
-        found = self._parts.found_availability(wanted.hypervisor)
+        found = await self._parts.find_availability(wanted.hypervisor)
         if wanted.image.architecture != ARCHITECTURE:
             raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
         check_memory(wanted)
@@ -94,7 +94,7 @@ class PrepareSteps:
     async def _allocate(self, wanted: VmInput) -> HostAllocation:
         """Draw user and address under the host's one lock; the caller records them before it lets go (D2, D3)."""
         parts = self._parts
-        found = parts.found_availability(wanted.hypervisor)
+        found = await parts.find_availability(wanted.hypervisor)
         configs = [entry.config for entry in parts.records if entry.config is not None]
         addresses = {config.allocation.address for config in configs} | await self._held_addresses()
         uids = {config.allocation.uid for config in configs}
@@ -127,11 +127,7 @@ class PrepareSteps:
 
     def _owners(self) -> set[int]:
         """Find the users that own files of VMs, whose records cannot be read perhaps (S-10)."""
-        owners: set[int] = set()
-        for folder in self._parts.paths.machines.iterdir():
-            if folder.is_dir() and not folder.is_symlink():
-                owners |= {path.lstat().st_uid for path in folder.iterdir()}
-        return owners
+        return set[int]().union(*(find_owners(folder) for folder in self._parts.paths.machines.iterdir()))
 
     async def complete(self, job: Job, order: HostOrder) -> None:
         """Record that every part is there: only from now on is the VM more than an attempt (L-C1)."""

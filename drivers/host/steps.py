@@ -59,7 +59,7 @@ class HostSteps:
             if entry.unreadable:
                 _log.error("the record of VM %s cannot be read: %s", entry.vm_id, entry.unreadable)
         parts.seen.load()
-        parts.availability = await parts.hypervisor.find_availability()
+        await parts.probe()
         await parts.network.start()
         await self.watch.adopt()
 

@@ -24,6 +24,7 @@ from model.record import Observed
 
 SLOW_SECONDS = 60.0
 KEEP_SECONDS = 60.0
+PROBE_SECONDS = 10.0
 TIDY_SECONDS = 3600.0
 BUSY_LOOK_SECONDS = 0.5
 LIFE_SECONDS = 30.0
@@ -50,7 +51,7 @@ class Watch:
 
     async def run(self) -> None:
         """Adopt every VM of the records, then look again and again until cancelled."""
-        kept = tidied = time.monotonic()
+        kept = probed = tidied = time.monotonic()
         try:
             while True:
                 self._look_at_due()
@@ -60,6 +61,9 @@ class Watch:
                     kept = time.monotonic()
                     await self._attempt("keep the network", self._parts.network.keep())
                     await self._attempt("count processes", self.count_unmanaged())
+                if time.monotonic() - probed > PROBE_SECONDS:
+                    probed = time.monotonic()
+                    await self._attempt("find out what can run here", self._parts.probe())
                 if time.monotonic() - tidied > TIDY_SECONDS:
                     tidied = time.monotonic()
                     await self._attempt("tidy fences", self._parts.jobs.fences.tidy())

@@ -63,12 +63,3 @@ def listening(folder: Path, name: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def remove_sockets(folder: Path) -> None:
-    """Remove a guest's sockets and their folder; that they are absent is as good."""
-    with translated("remove the guest's sockets"):
-        if folder.is_dir() and not folder.is_symlink():
-            for path in folder.iterdir():
-                path.unlink(missing_ok=True)
-            folder.rmdir()

@@ -11,8 +11,9 @@ from typing import cast
 
 from drivers.cgroups import CgroupLimits, Cgroups
 from drivers.confine import Confinement, await_end, is_alive, launch_detached
+from drivers.durable import remove_durably
 from drivers.hypervisor import QEMU, Availability, Guest, GuestEvent, GuestState
-from drivers.hypervisor.guest_files import opened_files, remove_sockets
+from drivers.hypervisor.guest_files import opened_files
 from drivers.hypervisor.monitor import Monitor
 from drivers.hypervisor.qemu_arguments import TRANSLATION_CACHE_MIB, build_arguments
 from drivers.hypervisor.qemu_probe import find_availability, find_kvm_groups
@@ -104,7 +105,8 @@ class Qemu:
     async def _see(self, guest: Guest, process: ProcessRecord | None) -> Seen:
         """Look for the process first, by user and cgroup too, and ask the monitor only about one that lives."""
         left = await self._find_left(guest)
-        recorded = process is not None and is_alive(process, self._boot_id())
+        # Of the guest's own user or cgroup, too: a record may be wrong, and a stranger is never taken for a guest.
+        recorded = process in left
         live = process if recorded else (left[0] if left else None)
         if live is None:
             words = self._words.get(guest.vm_id)
@@ -129,7 +131,7 @@ class Qemu:
         if guest.uid not in self._names.users:
             raise Permanent("the VM's user is none of this installation's: nothing of it is ended")
         deadline = asyncio.get_running_loop().time() + timeout_seconds
-        if process is not None and is_alive(process, self._boot_id()):
+        if process is not None and process in await self._find_left(guest):
             with contextlib.suppress(StepFailed):  # quitting writes out what QEMU itself still holds of the disk
                 await self._monitor(guest).execute("quit", timeout_seconds=min(QUIT_SECONDS, timeout_seconds))
                 await await_end(process, min(QUIT_SECONDS, timeout_seconds))
@@ -165,7 +167,7 @@ class Qemu:
         words = self._words.pop(vm_id, None)
         if words is not None:
             words.close()
-        await asyncio.to_thread(remove_sockets, sockets)
+        await asyncio.to_thread(remove_durably, sockets)
         await asyncio.to_thread(self._cgroups.remove, vm_id)
 
     def find_console(self, guest: Guest) -> Path | None:

@@ -130,9 +130,10 @@ class Links:
             if not self._is_wanted(link, a.vm_id, bridge):
                 guard()
                 await run_inside_async(self._names.netns, lambda: _silence(a.tap))
-                await ip.link(
-                    "set", index=link.index, ifalias=self._tap_alias(a.vm_id), master=bridge.index, state="up"
-                )
+                with _refusing_vanished(a.tap):
+                    await ip.link(
+                        "set", index=link.index, ifalias=self._tap_alias(a.vm_id), master=bridge.index, state="up"
+                    )
             return made
 
     async def remove_tap(self, tap: str, vm_id: str, guard: Guard) -> None:
@@ -173,7 +174,7 @@ class Links:
         )
 
     def open_tap(self, tap: str) -> int:
-        """Open an existing tap for a hypervisor. Raises Busy when one has it open, StepFailed when it is absent."""
+        """Open an existing tap for a hypervisor. Raises Busy when one has it open, or it is gone."""
         return run_inside(self._names.netns, lambda: _open_existing(tap))
 
     async def addresses(self) -> list[str]:
@@ -260,6 +261,17 @@ def _accepting(*codes: int) -> Generator[None]:
             raise
 
 
+@contextlib.contextmanager
+def _refusing_vanished(tap: str) -> Generator[None]:
+    """Raise Busy for a link that was seen and is gone: the kernel still removes it, the step is tried again (C6)."""
+    try:
+        yield
+    except NetlinkError as error:
+        if _code(error) != errno.ENODEV:
+            raise
+        raise Busy(f"the kernel still removes an earlier tap {tap}: trying again") from error
+
+
 def _code(error: Any) -> int:
     return int(error.code)
 
@@ -284,7 +296,7 @@ def _open_existing(name: str) -> int:
         # TUNSETIFF would make a tap that is not there, on no bridge and gone with its descriptor.
         socket.if_nametoindex(name)
     except OSError as error:
-        raise StepFailed(f"tap {name} is not there: the VM's network must be ensured first") from error
+        raise Busy(f"tap {name} is not there any more: trying again") from error
     return _attach(name)
 
 

@@ -124,7 +124,7 @@ class Network:
     def open_tap(self, a: Attachment) -> int:
         """Open the VM's tap (IFF_TAP, IFF_NO_PI, IFF_VNET_HDR) for its hypervisor; the caller closes the descriptor.
 
-        Raises Busy while another process has it open, StepFailed when it is not there.
+        Raises Busy while another process has it open, and when it is gone: what follows `ensure` tries both again.
         """
         check(self._names, a)
         return self._links.open_tap(a.tap)

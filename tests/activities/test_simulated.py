@@ -150,8 +150,21 @@ async def test_what_happens_to_a_guest_is_seen_and_told(world: HostWorld, what, 
         assert "it said this" in exited.reason
 
 
-async def test_a_guests_own_reboot_is_no_end(world: HostWorld) -> None:
-    """X-4: as on QEMU the process goes on."""
+async def test_case_a7_a_hypervisor_that_dies_right_after_a_boot_is_told(world: HostWorld) -> None:
+    """Case A7, L-V6: it does not show as running, what it said is told, and stays told after the next boot."""
+    world.simulation.control(exit_after_seconds=0.3, exit_boots=1, said="out of luck")
+    await world.run_pass(make_row("vm1"))
+    report = await until_look(world)
+    assert report.observed.power_state is PowerState.STOPPED
+    assert report.observed.last_exit is not None
+    assert "out of luck" in report.observed.last_exit.reason
+    view = await world.run_pass(make_row("vm1", created=True))
+    assert view.observed.power_state is PowerState.RUNNING
+    assert view.observed.last_exit == report.observed.last_exit
+
+
+async def test_case_a5_a_guests_own_reboot_is_no_end(world: HostWorld) -> None:
+    """Case A5, X-4: as on QEMU the process goes on."""
     await world.run_pass(make_row("vm1"))
     before = found(world)
     world.simulation.cause("vm1", "reboot")

@@ -301,19 +301,6 @@ async def test_an_api_that_is_away_changes_nothing(world) -> None:
     assert await inventory(world) == NONE
 
 
-async def test_volumes_of_addresses_and_users_are_never_shared(world) -> None:
-    """Cases D2, D3: concurrent creates draw distinct users and addresses."""
-    names = [f"c{number}" for number in range(6)]
-    for name in names:
-        world.add(name)
-    rows = [make_row(name, power_state=PowerState.STOPPED) for name in names]
-    world.pass_number += 1
-    orders = [world.order(row.vm_id, row, 1) for row in rows]
-    await asyncio.gather(*(world.vm.ensure_prepared(order) for order in orders))
-    given = [world.host.parts.records.config(name).allocation for name in names]
-    assert len({each.uid for each in given}) == len({each.address for each in given}) == 6
-
-
 async def test_case_b10_a_failed_probe_is_no_absence(world, monkeypatch) -> None:
     """Case B10, L-R6: a host that cannot look confirms nothing."""
 

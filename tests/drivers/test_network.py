@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pyroute2 import AsyncIPRoute
 from drivers.confine import is_alive, read_boot_id, signal_process
 from drivers.names import HostNames
 from drivers.network import Attachment, AttachmentState, Network
+from drivers.network.links import Link
 from model.errors import Busy, Conflict, Fenced, Invalid, StepFailed
 
 WHOLE = AttachmentState(tap=True, firewall=True, reservation=True, matches=True)
@@ -223,7 +225,7 @@ async def test_a_mac_is_one_vms(network: Network, names: HostNames) -> None:
 async def test_a_tap_is_opened_once_at_a_time(network: Network, names: HostNames) -> None:
     """case E7."""
     a = attachment(names)
-    with pytest.raises(StepFailed, match="not there"):
+    with pytest.raises(Busy, match="not there"):
         network.open_tap(a)
     await network.ensure(a)
     descriptor = network.open_tap(a)
@@ -376,3 +378,23 @@ async def test_case_d4_a_neighbour_entry_goes_with_its_vm(network: Network, name
         await ip.neigh("add", dst=str(a.address), lladdr=a.mac, ifindex=index, state=0x80)
         await release(network, a)
         assert not [n async for n in await ip.neigh("dump", family=2) if n.get("dst") == str(a.address)]
+
+
+async def test_case_c6_a_link_that_is_still_there_though_deleted(
+    network: Network, names: HostNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case C6: as long as the kernel shows a tap that is gone nothing is half made; afterwards it is made anew."""
+    a, links = attachment(names), network._links
+    await network.ensure(a)
+    read, stale = links.read, (await links.read())[a.tap]
+    await release(network, a)
+
+    async def slow_to_forget() -> dict[str, Link]:
+        return {**await read(), a.tap: replace(stale, up=False)}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(links, "read", slow_to_forget)
+        with pytest.raises(Busy, match="still removes"):
+            await network.ensure(a)
+    await network.ensure(a)
+    assert await network.find(a) == WHOLE
