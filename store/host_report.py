@@ -144,7 +144,9 @@ async def _read_vms(connection: Connection, host_id: str, report: HostReport) ->
     Also those that a whole report leaves out although they once lived there: their records are lost (L-V9).
     """
     records = await connection.fetch(
-        """select *, claim_until > now() as claimed from vms where host_id = $1 and (id = any($2)
+        """select *, claim_until > now() as claimed, exists (select 1 from operations o where o.vm_id = vms.id
+                and o.ended_at is null and o.kind in ('power', 'restart')) as power_asked
+            from vms where host_id = $1 and (id = any($2)
             or ($3 and first_ready_at is not null and not deleted and phase <> 'failed'))
         order by id for no key update""",
         host_id,
@@ -155,12 +157,16 @@ async def _read_vms(connection: Connection, host_id: str, report: HostReport) ->
 
 
 async def _stop_by_guest(connection: Connection, before: dict[str, asyncpg.Record], news: list[VmReport]) -> set[str]:
-    """L-V4 with `stop`: a guest that powered itself off makes `stopped` the desired state. Return whom it stopped."""
+    """L-V4 with `stop`: a guest that powered itself off makes `stopped` the desired state. Return whom it stopped.
+
+    Not where its user asked for a start since, which no pass has done yet: the later wish counts (case A6).
+    """
     stopped: set[str] = set()
     for vm in news:
         row = before[vm.vm_id]
         asked = row["power_state"] == PowerState.RUNNING and row["on_guest_poweroff"] == "stop"
-        if vm.guest_stopped_itself and asked and not row["deleted"] and not row["held"]:
+        free = not (row["deleted"] or row["held"] or row["power_asked"])
+        if vm.guest_stopped_itself and asked and free:
             await change_locked(connection, row, VmChange(power_state=PowerState.STOPPED), Actor("guest"))
             stopped.add(vm.vm_id)
     return stopped

@@ -30,6 +30,9 @@ SHOWN_PHASE = """case
     when v.phase in ('quarantined', 'destroying')
         then case when v.first_ready_at is null then 'creating' else 'ready' end
     else v.phase end"""
+# No run has taken the row since it was made, deleted, brought back or tried again (case C5).
+SHOWN_DETAIL = """coalesce(v.status_detail,
+    case when v.run_id is null and v.due_at is not null then 'accepted, not started' end)"""
 SHOWN_POWER = "case when host_is_silent(h) or v.unreadable is not null then null else v.observed_power_state end"
 
 _SAME = (
@@ -43,7 +46,7 @@ _SAME = (
         "restart_generation",
         "rebuild_generation",
     ),
-    *("observed_generation", "observed_at", "status_detail", "last_error", "resting", "failures", "retry_at"),
+    *("observed_generation", "observed_at", "last_error", "resting", "failures", "retry_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
     *("wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
@@ -52,10 +55,20 @@ select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phas
     v.observed_power_state, v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
     h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
-    {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power, now() as now
+    {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
+    {SHOWN_DETAIL} as status_detail, now() as now
 from vms v join hosts h on h.id = v.host_id cross join fleet f
 """
-_COMPUTED = ("host_name", "host_silent", "host_last_report_at", "frozen", "address", "address_refused", "now")
+_COMPUTED = (
+    "status_detail",
+    "host_name",
+    "host_silent",
+    "host_last_report_at",
+    "frozen",
+    "address",
+    "address_refused",
+    "now",
+)
 
 
 @dataclass(frozen=True)

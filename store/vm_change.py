@@ -11,6 +11,7 @@ import asyncpg
 from model.errors import Gone
 from model.generations import Changed, VmChange, apply_change, apply_restart
 from model.specification import input_digest
+from model.vm import Phase
 from store.audit import Actor
 from store.change import (
     CLEAR,
@@ -41,11 +42,17 @@ class VmChanges:
     async def change(
         self, project: str | None, vm_id: str, change: VmChange, actor: Actor, *, generation: int | None = None
     ) -> Accepted:
-        """Apply a PATCH; `generation` is that of If-Match. What is identical already moves nothing (L-N1)."""
+        """Apply a PATCH; `generation` is that of If-Match. What is identical already moves nothing (L-N1).
+
+        But a VM that failed is looked at: what is wanted of it may not be so, or be so by now (case B8).
+        """
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
-            return await change_locked(connection, record, change, actor)
+            accepted = await change_locked(connection, record, change, actor)
+            if not accepted.changed and record["phase"] == Phase.FAILED:
+                await connection.execute(f"update vms set {WAKE} where id = $1", vm_id)
+            return accepted
 
     async def restart(
         self, project: str | None, vm_id: str, actor: Actor, *, generation: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from model.errors import Conflict, NotFound
+from model.generations import VmChange
 from model.passes import ClaimRequest, Outcome, PassRef
 from model.record import Observed, View
 from model.report import HostReport, VmReport
@@ -19,7 +20,8 @@ from store.host import HostStore
 from store.host_report import ReportTaken, store_report
 from store.passes import PassStore
 from store.vm import VmStore
-from tests.fixtures.rows import add_host, add_vm
+from store.vm_change import VmChanges
+from tests.fixtures.rows import add_host, add_vm, vm_spec
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -223,6 +225,18 @@ async def test_a_guest_that_powers_itself_off(pool: Pool, host_id: str, choice: 
     stops = choice == "stop"
     assert (stored.desired_power_state, stored.generation) == (PowerState(wanted), 1 + stops)
     assert [entry.actor for entry in await list_audit(pool, None, subject="vm/a")] == ["guest"] * stops
+
+
+async def test_case_a6_a_start_that_came_after_the_guests_end_counts(pool: Pool, host_id: str) -> None:
+    """Case A6, L-V4: the guest's end is told again until it is booted, which takes no later start back."""
+    spec = vm_spec().model_dump(mode="json")
+    await settled_vm(pool, host_id, "a", on_guest_poweroff="stop", spec=spec)
+    await store_report(pool, host_id, report(1, vm_report("a", 2, "stopped", guest_stopped_itself=True)))
+    changes = VmChanges(pool)
+    await changes.change("default", "a", VmChange(power_state=PowerState.RUNNING), Actor("user"))
+    await store_report(pool, host_id, report(2, vm_report("a", 3, "stopped", guest_stopped_itself=True)))
+    stored = await VmStore(pool).get(None, "a")
+    assert (stored.desired_power_state, stored.generation) == (PowerState.RUNNING, 3)
 
 
 async def test_an_address_that_is_none_and_a_double_one(pool: Pool, host_id: str) -> None:

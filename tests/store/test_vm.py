@@ -132,8 +132,10 @@ async def make_gone(pool: Pool, vm_id: str) -> None:
     assert await PassStore(pool).record_gone(ref)
 
 
-async def test_a_name_that_is_taken_says_by_whom_and_until_when(pool: Pool, host_id: str, changes: VmChanges) -> None:
-    """A-7."""
+async def test_case_d9_a_name_that_is_taken_says_by_whom_and_until_when(
+    pool: Pool, host_id: str, changes: VmChanges
+) -> None:
+    """Case D9, A-7: and once the VM is gone the same name is taken again."""
     vm_id = await create(pool, host_id, name="web")
     other = new_vm(host_id, name="web")
     with pytest.raises(Conflict, match=f"live VM {vm_id}"):
