@@ -266,7 +266,7 @@ async def test_a_short_body_is_never_taken_for_the_image(images: Images, server:
 
 
 async def test_a_wrong_digest_is_retried_a_bounded_number_of_times(images: Images, server: ImageServer) -> None:
-    """J3, S-19: wanted digest, bytes, address without secrets; never the digest found."""
+    """L-C8, J3, S-19: wanted digest, bytes, address without secrets; never the digest found."""
     server.serve("/image", b"wrong" * 100)
     url = server.base.replace("//", "//user:pa55@") + "/image?signature=5ecret#x"
     with pytest.raises(StepFailed) as caught:

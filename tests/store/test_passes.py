@@ -192,7 +192,7 @@ async def test_giving_back_needs_an_attempt(passes: PassStore, vm_id: str) -> No
 
 
 async def test_an_outcome_writes_only_what_it_names(passes: PassStore, pool: Pool, vm_id: str) -> None:
-    """L-G9: narration drops no address, host key, error or counter."""
+    """L-G9, L-C14: narration drops no address, host key, error or counter."""
     _, ref = await claim(passes, vm_id, "run")
     full = view(1, address="10.0.0.2", ssh_host_key="ssh-ed25519 AAAA", restart_count=2)
     await passes.write_outcome(
