@@ -93,8 +93,12 @@ def _next_of_stopped(record: Record, seen: Observed) -> Step | None:
 
 
 def _next_of_up(row: Row, record: Record, seen: Observed) -> Step | None:
-    """Running or paused is wanted."""
-    if seen.power_state is PowerState.STOPPED:
+    """Running or paused is wanted.
+
+    A guest that lives although the record knows an earlier boot of the host was let go by a worker that died before it
+    could say so: its boot is finished (L-G4).
+    """
+    if seen.power_state is PowerState.STOPPED or record.boot_id != seen.boot_id:
         return Step(kind=StepKind.BOOT, reason=_why_boot(record, seen))
     restart = _next_of_restart(row, record, seen)
     if restart is not None:
