@@ -12,7 +12,7 @@ from model.base import Frozen
 from model.errors import Invalid
 from model.ids import Digest, HostId, Name
 from model.ssh import parse_ssh_key
-from model.vm import DiskFormat, Firmware, GuestPoweroff, PowerState
+from model.vm import LONGEST_STOP_SECONDS, DiskFormat, Firmware, GuestPoweroff, PowerState
 
 USER_DATA_LIMIT = 64 << 10
 METADATA_LIMIT = 48 << 10
@@ -109,7 +109,7 @@ UserData = Annotated[
 ]
 Millicores = Annotated[int, Strict(), Field(ge=100, le=32_000)]
 MemoryMib = Annotated[int, Strict(), Field(ge=64, le=4 << 20)]
-StopTimeout = Annotated[int, Strict(), Field(ge=1, le=3600)]
+StopTimeout = Annotated[int, Strict(), Field(ge=1, le=LONGEST_STOP_SECONDS)]
 BootPriority = Annotated[int, Strict(), Field(ge=-100, le=100)]
 DiskGib = Annotated[int, Strict(), Field(ge=1, le=64 << 10)]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]

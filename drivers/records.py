@@ -134,18 +134,29 @@ class RecordStore:
         return self._locks.setdefault(check_label(vm_id), asyncio.Lock())
 
     async def _write(self, entry: Entry, name: str, stored: StoredConfig | StoredStatus, guard: Guard) -> None:
-        """Write a file, then memory; the caller awaits the end of both, also while it is cancelled."""
+        """Write a file, then memory; the caller awaits the end of both, also while it is cancelled.
+
+        What somebody else removed of the record comes back with it, so that a VM without its folder can be deleted
+        like any other (case E6).
+        """
         folder = self.folder(entry.vm_id)
-        data = json.dumps(stored.model_dump(mode="json"), separators=(",", ":")).encode()
 
         def write() -> None:
             guard()  # the newest order may have come while this waited for its thread
-            if name == CONFIG:
-                make_folder(folder)
-            write_durably(folder / name, data, mode=0o600)
+            if name == STATUS and entry.config is not None and not (folder / CONFIG).exists():
+                self._write_file(folder, CONFIG, entry.config)
+            self._write_file(folder, name, stored)
 
         await asyncio.to_thread(write)
         self._entries[entry.vm_id] = entry
+
+    def _write_file(self, folder: Path, name: str, stored: StoredConfig | StoredStatus) -> None:
+        if name == CONFIG:
+            if not self._root.exists():
+                make_folder(self._root)
+            make_folder(folder)
+        data = json.dumps(stored.model_dump(mode="json"), separators=(",", ":")).encode()
+        write_durably(folder / name, data, mode=0o600)
 
     async def _remove_and_forget(self, vm_id: str) -> None:
         await asyncio.to_thread(_remove, self.folder(vm_id))

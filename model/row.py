@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from model.base import Lenient
-from model.vm import Phase, PowerState, Quarantine
+from model.vm import LONGEST_STOP_SECONDS, Phase, PowerState, Quarantine
 
 
 class Desired(Lenient):
@@ -78,4 +78,4 @@ class Row(Lenient):
         quarantine = self.status.quarantine
         if self.desired.deleted and quarantine is not None and quarantine.destroy_at <= quarantine.since:
             return 0
-        return self.desired.stop_timeout_seconds
+        return min(self.desired.stop_timeout_seconds, LONGEST_STOP_SECONDS)

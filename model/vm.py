@@ -27,6 +27,9 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
+LONGEST_STOP_SECONDS = 1200
+"""The longest a guest may be asked to stop: so long that a pass still has time to kill it (L-G6, L-V3)."""
+
 GuestPoweroff = Literal["start", "stop"]
 DiskFormat = Literal["qcow2", "raw"]
 Firmware = Literal["bios", "uefi"]

@@ -48,7 +48,7 @@ class ConvergeVm(Pass):
 
     async def boot(self) -> None:
         """Boot a VM that is lost or stopped and wanted up; its network is made to match first (L-V2)."""
-        await self.host(VmActivities.ensure_booted, policies.PROMPT)
+        await self.host(VmActivities.ensure_booted, policies.BOOT)
         self.booted = True
 
     async def pause(self) -> None:

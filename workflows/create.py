@@ -53,7 +53,7 @@ class CreateVm(Pass):
 
     async def boot(self) -> None:
         """Wait for a boot slot, attach the network and start the guest; its process is recorded before it runs."""
-        await self.host(VmActivities.ensure_booted, policies.PROMPT)
+        await self.host(VmActivities.ensure_booted, policies.BOOT)
         self.booted = True
 
     async def pause(self) -> None:

@@ -20,7 +20,7 @@ RENEW_CLAIM_EVERY = timedelta(seconds=15)
 INSIDE_WAIT_LIMIT = timedelta(seconds=60)
 PICKUP_TIMEOUT = timedelta(seconds=60)
 HEARTBEAT_TIMEOUT = timedelta(seconds=12)
-STOP_MARGIN = timedelta(seconds=30)
+STOP_MARGIN = timedelta(seconds=90)
 CLAIM_LASTS = timedelta(minutes=2)
 
 _COUNTED_BY_THE_PASS = [error.__name__ for error in (StepFailed, OutOfSpace, OutOfAddresses, ImageUnreachable)]
@@ -66,8 +66,9 @@ def _host_step(start_to_close: timedelta) -> ActivityConfig:
     )
 
 
-LOOK = _host_step(timedelta(seconds=20))
+LOOK = _host_step(timedelta(seconds=45))
 PROMPT = _host_step(timedelta(minutes=2))
+BOOT = _host_step(timedelta(minutes=7))
 IMAGE = _host_step(timedelta(minutes=12))
 DISK = _host_step(timedelta(minutes=10))
 

@@ -30,8 +30,8 @@ from model.errors import StepFailed, Unreadable
 from model.process import ProcessRecord
 from model.versions import VERSION
 
-_BEGIN_SECONDS = 5.0
-_END_SECONDS = 5.0
+BEGIN_SECONDS = 5.0
+END_SECONDS = 5.0
 _LOOK_SECONDS = 0.01
 _ENTER = Path(__file__).with_name("enter.py")
 
@@ -205,7 +205,7 @@ class Dhcp:
     async def _await_begin(self, process: ProcessRecord, said: int) -> None:
         # dnsmasq writes its pid once it listens.
         boot_id = read_boot_id()
-        deadline = asyncio.get_running_loop().time() + _BEGIN_SECONDS
+        deadline = asyncio.get_running_loop().time() + BEGIN_SECONDS
         while is_alive(process, boot_id):
             if self._pid_file.exists() and self._pid_file.read_text().strip() == str(process.pid):
                 return
@@ -220,9 +220,9 @@ class Dhcp:
 
     async def _stop(self, server: StoredServer) -> None:
         signal_process(server.process, signal.SIGTERM)
-        if not await await_end(server.process, _END_SECONDS):
+        if not await await_end(server.process, END_SECONDS):
             signal_process(server.process, signal.SIGKILL)
-            await await_end(server.process, _END_SECONDS)
+            await await_end(server.process, END_SECONDS)
 
     def _reread(self) -> None:
         server = self._find_server()

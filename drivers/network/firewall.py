@@ -20,7 +20,7 @@ from drivers.network.rules import PROJECT_MARKS, SETS, Json, fixed_part, owner_c
 from drivers.threads import finish
 from model.errors import Conflict, StepFailed
 
-_NFT_SECONDS = 20.0
+NFT_SECONDS = 20.0
 _NOT_FOUND = 127
 _ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """A transaction on its way ends with this process: it must not come after what the next worker has done (L-G2)."""
@@ -170,11 +170,11 @@ class Firewall:
 
 async def _converse(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
     try:
-        out, err = await asyncio.wait_for(process.communicate(stdin), _NFT_SECONDS)
+        out, err = await asyncio.wait_for(process.communicate(stdin), NFT_SECONDS)
     except TimeoutError as error:
         process.kill()
         await process.wait()
-        raise StepFailed(f"nft did not end within {_NFT_SECONDS:g} s and was killed") from error
+        raise StepFailed(f"nft did not end within {NFT_SECONDS:g} s and was killed") from error
     return process.returncode or 0, out, err
 
 

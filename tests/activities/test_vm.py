@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.processes import find_processes_of, kill_processes
-from model.errors import Fenced, Permanent, StepFailed, Superseded, Unavailable
+from model.errors import Fenced, OutOfSpace, Permanent, StepFailed, Superseded, Unavailable
 from model.vm import PowerState
 from tests.fixtures.host import make_row
 
@@ -312,17 +312,6 @@ async def test_case_b10_a_failed_probe_is_no_absence(world, monkeypatch) -> None
         await world.run_pass(make_row("vm1", created=True, deleted=True, destroying=True))
 
 
-async def test_a_disk_that_is_gone_does_not_keep_a_delete(world) -> None:
-    """Cases E6, E7."""
-    await world.run_pass(make_row("vm1"))
-    (world.home / "machines" / "vm1" / "disk").unlink()
-    await world.stop()
-    await world.restart()
-    view = await world.run_pass(make_row("vm1", created=True, deleted=True, destroying=True))
-    assert view.observed.nothing
-    assert await inventory(world) == NONE
-
-
 async def test_quarantine_stops_and_undelete_brings_back(world) -> None:
     """L-R2, L-R4: same disk, same address."""
     await world.run_pass(make_row("vm1"))
@@ -338,6 +327,23 @@ async def test_quarantine_stops_and_undelete_brings_back(world) -> None:
     assert view.observed.power_state is PowerState.RUNNING
     assert view.observed.address == address
     assert (world.home / "machines" / "vm1" / "disk").stat().st_ino == disk
+
+
+@pytest.mark.parametrize("step", ["ensure_quarantined", "ensure_stopped"])
+async def test_a_guest_whose_stop_cannot_be_recorded_is_left_running(world, monkeypatch, step: str) -> None:
+    """L-R2, L-V3: the intent is durable before the guest is asked; without it the guest is not even asked."""
+    await world.run_pass(make_row("vm1"))
+    before = processes(world)
+
+    async def full(vm_id, change, guard):
+        raise OutOfSpace("the host's filesystem is full")
+
+    monkeypatch.setattr(world.host.parts.records, "update", full)
+    world.pass_number += 1
+    with pytest.raises(OutOfSpace):
+        await getattr(world.vm, step)(world.order("vm1", make_row("vm1", created=True), 1))
+    assert processes(world) == before
+    assert world.host.parts.hypervisor.asked == []
 
 
 async def test_secrets_are_in_private_files_only(world) -> None:

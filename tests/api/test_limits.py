@@ -45,7 +45,7 @@ LIMITS: list[tuple[str, Any, Any, Any]] = [
     ("cpu_millicores", 101, 100, 99),
     ("memory_mib", 65, 64, 63),
     ("disk_gib", 65_535, 65_536, 65_537),
-    ("stop_timeout_seconds", 3599, 3600, 3601),
+    ("stop_timeout_seconds", 1199, 1200, 1201),
     ("name", "n" * 62, "n" * 63, "n" * 64),
 ]
 

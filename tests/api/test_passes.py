@@ -85,7 +85,7 @@ async def test_a_life_through_the_api(running: Running) -> None:
     ]
 
 
-async def test_it_answers_at_once_and_can_be_waited_for_again(running: Running) -> None:
+async def test_case_m5_it_answers_at_once_and_can_be_waited_for_again(running: Running) -> None:
     """M5: within a second, however long the host takes; a caller that gave up waits anew."""
     release = asyncio.Event()
 

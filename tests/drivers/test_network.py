@@ -130,7 +130,7 @@ async def test_any_half_state_is_made_whole_and_can_be_released(
     assert await network.inventory() == before
 
 
-async def test_a_failure_at_any_change_leaves_the_host_as_it_was(network: Network, names: HostNames) -> None:
+async def test_case_e2_a_failure_at_any_change_leaves_the_host_as_it_was(network: Network, names: HostNames) -> None:
     """case E2."""
     a, before = attachment(names), await network.dump()
     counting = FailingGuard(0, StepFailed(""))
@@ -222,7 +222,7 @@ async def test_a_mac_is_one_vms(network: Network, names: HostNames) -> None:
     assert await network.inventory() == before
 
 
-async def test_a_tap_is_opened_once_at_a_time(network: Network, names: HostNames) -> None:
+async def test_case_e7_a_tap_is_opened_once_at_a_time(network: Network, names: HostNames) -> None:
     """case E7."""
     a = attachment(names)
     with pytest.raises(Busy, match="not there"):

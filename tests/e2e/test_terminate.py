@@ -18,7 +18,7 @@ POKES = 500
 SETTLED_SECONDS = 60
 
 
-def test_a_terminated_create_is_taken_up_again(fleet: Installation):
+def test_case_o14_a_terminated_create_is_taken_up_again(fleet: Installation):
     """Issue item 8; case O14: nobody pokes; the sweep finds the row, and the fetch that went on is joined."""
     with slow_image(fleet) as image:
         vm_id = image.create("ended-1")["id"]

@@ -274,7 +274,7 @@ async def test_a_change_of_a_created_vm_keeps_its_error(
 
 
 async def test_delete_and_undelete(pool: Pool, host_id: str, changes: VmChanges, vms: VmStore) -> None:
-    """L-R3, L-R4: the deadline is fixed in the delete; the same VM comes back."""
+    """L-R1, L-R3, L-R4: a tombstone, whose deadline is fixed in the delete; the same VM comes back."""
     vm_id = await create(pool, host_id)
     before = await vms.get("default", vm_id)
     deleted = await changes.delete("default", vm_id, ACTOR, grace=DAY)

@@ -195,7 +195,7 @@ async def test_waiting_for_a_slot_uses_up_no_attempt(fleet: Fleet):
 
 
 @pytest.mark.parametrize("step", CREATE[1:])
-async def test_delete_while_creating_cancels_and_reaps(fleet: Fleet, step: str):
+async def test_case_f1_delete_while_creating_cancels_and_reaps(fleet: Fleet, step: str):
     """L-R8 (case F1): at each step; the create never writes `ready` afterwards."""
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -218,7 +218,7 @@ async def test_delete_while_creating_cancels_and_reaps(fleet: Fleet, step: str):
 
 
 @pytest.mark.parametrize("step", CREATE)
-async def test_a_run_terminated_at_each_step_is_started_anew(fleet: Fleet, step: str):
+async def test_case_o14_a_run_terminated_at_each_step_is_started_anew(fleet: Fleet, step: str):
     """L-G2, L-C1 (case O14): another pass finishes the create; one process, one boot that counts."""
     reached = asyncio.Event()
     go = asyncio.Event()
@@ -267,7 +267,7 @@ async def test_a_failed_boot_of_a_created_vm_is_tried_again_for_ever(fleet: Flee
 
 
 @pytest.mark.slow
-async def test_a_step_that_nobody_picks_up_ends_the_pass_as_waiting(temporal_client: Client, pool: Pool):
+async def test_case_o8_a_step_that_nobody_picks_up_ends_the_pass_as_waiting(temporal_client: Client, pool: Pool):
     """L-G7 (case O8): the host reports but does not poll; no attempt is used, and the wait is shown."""
     async with running_fleet(temporal_client, pool, "h-deaf", polls=False) as fleet:
         vm_id = await fleet.add_vm()
