@@ -70,6 +70,7 @@ class _Flight:
         self.task: asyncio.Task[BaseImage] | None = None
         self.listeners: list[_Listener] = []
         self.progress = FetchProgress(0, None)
+        self.abandoned = False
 
     def note(self, progress: FetchProgress) -> None:
         self.progress = progress
@@ -125,6 +126,7 @@ class Images:
         if (found := await in_thread(self.find, owner, file)) is not None:
             return found
         key = stem(owner, file)
+        await self._await_abandoned(key)
         flight = self._flights.get(key) or self._start(key, owner, file)
         task = flight.task
         if task is None:
@@ -147,6 +149,23 @@ class Images:
         if task.cancelled():
             raise StepFailed("the host worker ended while the image was fetched; it is tried again")
         return task.result()
+
+    async def abandon(self, owner: str, file: ImageFile) -> None:
+        """End a fetch that nobody waits for, and remove what came of it; a whole image stays (case O7)."""
+        key = stem(owner, file)
+        flight = self._flights.get(key)
+        if flight is None or flight.task is None or flight.listeners:
+            return
+        flight.abandoned = True
+        flight.task.cancel()
+        await self._await_abandoned(key)
+
+    async def _await_abandoned(self, key: str) -> None:
+        flight = self._flights.get(key)
+        if flight is not None and flight.task is not None and flight.abandoned:
+            await asyncio.wait({flight.task})
+            if self._flights.get(key) is flight:
+                del self._flights[key]
 
     def list_files(self) -> tuple[StoredFile, ...]:
         """List base images and partial downloads; a blocking call."""
@@ -199,7 +218,7 @@ class Images:
                 with self._space.reserve(0, "the image") as reservation:
                     return await self._fetch_and_publish(file, paths, flight, reservation)
             except (ImageUnreachable, Busy, asyncio.CancelledError):
-                keeps = True
+                keeps = not flight.abandoned
                 raise
             finally:
                 await in_thread(paths.tidy, keeps)

@@ -10,6 +10,7 @@ from drivers.host.ending import Ending
 from drivers.host.exits import note_exit
 from drivers.host.parts import Parts
 from drivers.host.prepare import attempt_of
+from drivers.host.storage import abandon_image
 from drivers.hypervisor import GuestState
 from drivers.jobs import Job
 from drivers.stored import StoredConfig, StoredStatus
@@ -192,6 +193,7 @@ class PowerSteps:
             since = self._parts.records.status(order.vm_id).record.quarantined_at or datetime.now(UTC)
             self._parts.create_slots.release(order.vm_id)
             await self._stop(job, order, quarantined_at=since)
+            await abandon_image(self._parts, order.vm_id)
 
     async def release(self, job: Job, order: HostOrder) -> None:
         """Take the VM out of quarantine; the stop intent stays until it is booted (L-R4)."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from drivers.headers import DiskFormat
 from drivers.host.parts import GIB, Parts
 from drivers.host.prepare import attempt_of, check_memory, progressed
+from drivers.image_files import stem
 from drivers.images import BaseImage, FetchProgress, ImageFile
 from drivers.jobs import Job
 from drivers.seed import SeedInput, seed_image, write_seed
@@ -198,6 +199,24 @@ class StorageSteps:
                 return now.model_copy(update={"record": now.record.model_copy(update={"disk_bytes": size})})
 
             await records.update(vm_id, change, job.guard)
+
+
+async def abandon_image(parts: Parts, vm_id: str) -> None:
+    """End the fetch of a VM that is not to be made any more, unless another one waits for the same file (case O7)."""
+    image = parts.records.config(vm_id).input.image
+    wanted = {
+        stem(entry.config.input.image.owner, file)
+        for entry in parts.records
+        if entry.vm_id != vm_id and entry.config is not None and _is_being_made(entry.status)
+        for file in image_files(entry.config.input.image)
+    }
+    for file in image_files(image):
+        if stem(image.owner, file) not in wanted:
+            await parts.images.abandon(image.owner, file)
+
+
+def _is_being_made(status: StoredStatus | None) -> bool:
+    return status is not None and status.record.boot_id is None and status.record.quarantined_at is None
 
 
 def image_files(image: Image) -> tuple[ImageFile, ...]:

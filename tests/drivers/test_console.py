@@ -147,3 +147,22 @@ async def test_a_link_in_its_place_is_not_followed(log: ConsoleLog, sockets: Pat
         await until(lambda: log.tail(100) == b"good")
         assert target.read_bytes() == b"precious"
         writer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_case_j7_a_gigabyte_of_output_leaves_a_bounded_log(log: ConsoleLog, sockets: Path, tmp_path):
+    """Case J7, S-14: the files never exceed their limit, the last lines are there, and the guest was never held up."""
+    log.start(sockets)
+    block = b"".join(b"line %08d of a chatty guest\r\n" % number for number in range(32_768))
+    folder = tmp_path / "machine"
+    async with Speaker(sockets) as speaker:
+        writer = await speaker.listener()
+        for _ in range((1 << 30) // len(block)):
+            writer.write(block)
+            await asyncio.wait_for(writer.drain(), 60)
+            assert sum(path.stat().st_size for path in folder.iterdir()) <= 8192
+        writer.write(b"the last words")
+        await until(lambda: log.tail(14) == b"the last words")
+        assert log.tail(100).endswith(b"of a chatty guest\r\nthe last words")
+        writer.close()

@@ -119,8 +119,8 @@ async def test_an_image_is_fetched_once_and_found_ever_after(images: Images, ser
     assert names(images) == {"raw"}
 
 
-async def test_ten_callers_share_one_download(images: Images, server: ImageServer) -> None:
-    """J2: one download; cancelling the caller that started it fails nobody."""
+async def test_case_j2_ten_callers_share_one_download(images: Images, server: ImageServer) -> None:
+    """Case J2: one download; cancelling the caller that started it fails nobody."""
     served = server.serve("/image", CONTENT, hold_after=1_000_000)
     first = asyncio.create_task(ensure(images, rootfs(server)))
     await until(lambda: server.open_downloads == 1)
@@ -258,15 +258,15 @@ def test_a_file_that_somebody_can_still_write_is_not_published(tmp_path: Path) -
     os.close(seal(path))
 
 
-async def test_a_short_body_is_never_taken_for_the_image(images: Images, server: ImageServer) -> None:
-    """J1: cut at 30 %, then a short body with the right status, then the right one."""
+async def test_case_j1_a_short_body_is_never_taken_for_the_image(images: Images, server: ImageServer) -> None:
+    """Case J1: cut at 30 %, then a short body with the right status, then the right one."""
     server.serve("/image", CONTENT, cut_after=[900_000], wrong_bodies=[CONTENT, CONTENT[:500_000]], etag=None)
     assert (await ensure(images, rootfs(server))).read_bytes() == CONTENT
     assert names(images) == {"raw"}
 
 
-async def test_a_wrong_digest_is_retried_a_bounded_number_of_times(images: Images, server: ImageServer) -> None:
-    """L-C8, J3, S-19: wanted digest, bytes, address without secrets; never the digest found."""
+async def test_case_j3_a_wrong_digest_is_retried_a_bounded_number_of_times(images: Images, server: ImageServer) -> None:
+    """L-C8, case J3, S-19: wanted digest, bytes, address without secrets; never the digest found."""
     server.serve("/image", b"wrong" * 100)
     url = server.base.replace("//", "//user:pa55@") + "/image?signature=5ecret#x"
     with pytest.raises(StepFailed) as caught:
@@ -281,8 +281,8 @@ async def test_a_wrong_digest_is_retried_a_bounded_number_of_times(images: Image
     assert "pa55" not in repr(rootfs(server, url=url))
 
 
-async def test_a_bad_body_then_a_good_one_is_enough(images: Images, server: ImageServer) -> None:
-    """J3."""
+async def test_case_j3_a_bad_body_then_a_good_one_is_enough(images: Images, server: ImageServer) -> None:
+    """Case J3."""
     server.serve("/image", CONTENT, wrong_bodies=[b"bad"])
     await ensure(images, rootfs(server))
 
@@ -447,10 +447,10 @@ def small(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-async def test_too_little_room_is_found_before_the_download(
+async def test_case_j6_too_little_room_is_found_before_the_download(
     make_images: Callable[..., Images], server: ImageServer, small: Path
 ) -> None:
-    """J6 (1), D-7."""
+    """Case J6 (1), D-7."""
     served = server.serve("/image", bytes(20 << 20), hold_after=0)
     images = make_images(small / "images", space=Space(small, reserve_bytes=0))
     with pytest.raises(OutOfSpace, match=r"20 MiB needed, 8 MiB free"):
@@ -458,10 +458,10 @@ async def test_too_little_room_is_found_before_the_download(
     assert images.list_files() == ()
 
 
-async def test_room_that_vanishes_is_told_and_given_back(
+async def test_case_j6_room_that_vanishes_is_told_and_given_back(
     make_images: Callable[..., Images], server: ImageServer, small: Path
 ) -> None:
-    """J6 (2): the part is removed, a later try works."""
+    """Case J6 (2): the part is removed, a later try works."""
     served = server.serve("/image", CONTENT, hold_after=500_000)
     images = make_images(small / "images", space=Space(small, reserve_bytes=0))
     fetching = asyncio.create_task(ensure(images, rootfs(server)))
@@ -477,6 +477,20 @@ async def test_room_that_vanishes_is_told_and_given_back(
     assert images.list_files() == ()
     filler.unlink()
     await ensure(images, rootfs(server))
+
+
+async def test_case_j6_a_missing_folder_is_not_told_as_a_full_disk(
+    make_images: Callable[..., Images], server: ImageServer, tmp_path: Path
+) -> None:
+    """Case J6 (3): the text names the folder that is missing."""
+    server.serve("/image", CONTENT)
+    for images, name in (
+        (make_images(tmp_path / "away" / "images"), "away"),
+        (make_images(space=Space(tmp_path / "lost")), "lost"),
+    ):
+        with pytest.raises(StepFailed, match=f"'{name}'") as told:
+            await ensure(images, rootfs(server))
+        assert str(tmp_path) not in told.value.detail
 
 
 async def test_copies_in_flight_cannot_promise_the_same_room(
