@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import pydantic
 
 from model.decide import pass_type
 from model.errors import Gone, NotFound
@@ -258,9 +259,19 @@ def to_stored_vm(record: asyncpg.Record) -> StoredVm:
         last_phase=Phase(record["phase"]),
         power_state=_power(record["shown_power"]),
         last_power_state=_power(record["observed_power_state"]),
-        last_exit=LastExit.model_validate(record["last_exit"]) if record["last_exit"] else None,
+        last_exit=_read_last_exit(record["last_exit"]),
     )
 
 
 def _power(value: str | None) -> PowerState | None:
     return None if value is None else PowerState(value)
+
+
+def _read_last_exit(stored: dict[str, Any] | None) -> LastExit | None:
+    """Read what a host told of an exit; what is none shows as nothing, and keeps no VM from being listed (case I9)."""
+    if stored is None:
+        return None
+    try:
+        return LastExit.model_validate(stored)
+    except pydantic.ValidationError:
+        return None
