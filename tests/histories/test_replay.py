@@ -37,8 +37,11 @@ def replay(project: Path, files: list[Path], seed: str = "0") -> subprocess.Comp
     )
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "31337"])
-def test_recorded_histories_replay(seed: str):
+SEEDS = ["0", "1", "31337", *(pytest.param(str(seed), marks=pytest.mark.slow) for seed in range(2, 19))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_case_o3_recorded_histories_replay(seed: str):
     """Case O3: whatever the hash seed."""
     assert RECORDED
     result = replay(PROJECT, RECORDED, seed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,10 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import ApplicationError
 
-from model.passes import Finish, Outcome, PassStart
+from activities.image import ImageActivities
+from activities.passes import PassActivities
+from activities.vm import VmActivities
+from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, PassStart, StepNote
 from model.record import CreateProgress, HostOrder, Record, View
 from model.report import HostReport
 from model.row import Row
@@ -22,9 +26,23 @@ from runtime.converter import data_converter
 from runtime.failures import PAYLOAD_ERROR
 from tests.runtime.fleet import a_view, an_order, control_seal, host_seal
 from tests.runtime.odd import odd_failures
+from workflows.create import CreateVm
+from workflows.life import PassEnd
 
 CLEAR = data_converter(None)
-MODELS: list[type[Any]] = [PassStart, Outcome, Finish, HostOrder, View, Record, Row, VmInput, HostReport]
+PLAIN: list[type[Any]] = [PassStart, ClaimRequest, PassRef, GiveBack, StepNote, Finish]
+MODELS: list[type[Any]] = [
+    *PLAIN,
+    Finished,
+    PassEnd,
+    Outcome,
+    HostOrder,
+    View,
+    Record,
+    Row,
+    VmInput,
+    HostReport,
+]
 
 
 def context(**more: Any) -> ActivitySerializationContext:
@@ -43,9 +61,9 @@ def context(**more: Any) -> ActivitySerializationContext:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
-def test_models_come_back_equal(model: type[Any], data: st.DataObject) -> None:
+def test_case_o13_models_come_back_equal(model: type[Any], data: st.DataObject) -> None:
     """O13: enums, zoned datetimes, empty and large values."""
-    value = data.draw(st.from_type(model)) if model in (PassStart, Finish) else _example(model, data)
+    value = data.draw(st.from_type(model)) if model in PLAIN else _example(model, data)
     payloads = CLEAR.payload_converter.to_payloads([value])
     assert CLEAR.payload_converter.from_payloads(payloads, [model]) == [value]
 
@@ -79,6 +97,8 @@ def _least(model: type[Any], text: str, now: datetime) -> dict[str, Any]:
     status = {"phase": "ready", "pass_number": 1, "retry_at": now}
     image = {"owner": text, "rootfs": {"url": text, "sha256": "0" * 64}}
     values: dict[str, dict[str, Any]] = {
+        "Finished": {"ended": False, "row": None},
+        "PassEnd": {"result": "waiting", "pass_number": 2**60, "wait": timedelta(days=30, microseconds=1)},
         "Outcome": {"vm_id": "v", "pass_number": 1, "step": 1, "phase": "ready", "error": text, "view": a_view()},
         "Row": {
             "vm_id": "v",
@@ -117,7 +137,18 @@ def _least(model: type[Any], text: str, now: datetime) -> dict[str, Any]:
     return values[model.__name__]
 
 
-def test_an_older_payload_still_fits() -> None:
+def test_case_o13_every_type_that_travels_is_tried() -> None:
+    """Case O13: what a workflow or an activity takes or gives is one of those above."""
+    used: set[Any] = {*get_type_hints(CreateVm.run).values()}
+    for owner in (PassActivities, VmActivities, ImageActivities):
+        for name, method in vars(owner).items():
+            if not name.startswith("_"):
+                for hint in get_type_hints(method).values():
+                    used |= set(get_args(hint)) or {hint}
+    assert used - {NoneType, bool} <= {*MODELS}
+
+
+def test_case_o13_an_older_payload_still_fits() -> None:
     """O13: fields of a newer release are ignored, missing ones take their defaults."""
     payload = Payload(metadata={"encoding": b"json/plain"}, data=b'{"vm_id":"v","since_later":1}')
     assert CLEAR.payload_converter.from_payloads([payload], [PassStart]) == [PassStart(vm_id="v")]
@@ -152,7 +183,7 @@ def test_any_failure_is_read(content: bytes) -> None:
         assert isinstance(converter.failure_converter.from_failure(failure, converter.payload_converter), Exception)
 
 
-async def test_the_largest_order_and_view_stay_small() -> None:
+async def test_case_o11_the_largest_order_and_view_stay_small() -> None:
     """O11: every sealed payload is below 128 KiB."""
     sealed = data_converter(control_seal()).with_context(context())
     order = an_order(project="p" * 63, vm_id="v" * 63, min_worker_version="1" * 64)

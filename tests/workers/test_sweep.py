@@ -35,7 +35,7 @@ async def test_case_c5_a_lost_poke_is_found(fleet: Fleet):
     assert fleet.host.starts == 1
 
 
-async def test_a_terminated_run_is_found_once_its_claim_lapsed(fleet: Fleet):
+async def test_case_o14_a_terminated_run_is_found_once_its_claim_lapsed(fleet: Fleet):
     """Case O14: while the claim lasts the row is not due; then the sweep starts another pass."""
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -75,6 +75,46 @@ async def test_a_run_that_is_none_of_ours_cannot_hold_an_id(fleet: Fleet):
         await connection.execute("update vms set due_at = now() - interval '3 minutes' where id = $1", vm_id)
     assert await sweep(fleet).sweep_once() == 1
     await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+
+
+@pytest.mark.parametrize(
+    ("wish", "step"),
+    [
+        ("labels = '{}'", "find_vm"),
+        ("power_state = 'stopped', generation = generation + 1", "ensure_stopped"),
+        ("restart_generation = restart_generation + 1, generation = generation + 1", "ensure_booted"),
+        ("delete", "ensure_quarantined"),
+        ("delete", "ensure_storage_destroyed"),
+        ("delete", "ensure_records_destroyed"),
+    ],
+)
+async def test_case_o14_what_was_terminated_by_hand_is_finished_by_the_sweep(fleet: Fleet, wish: str, step: str):
+    """Case O14: the VM stays listed, its wish is fulfilled by one sweep, and a new verb works."""
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await fleet.until_settled(vm_id)
+    fleet.host.starts = 1
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == step and not go.is_set():
+            reached.set()
+            await go.wait()
+
+    fleet.host.before = hold
+    await (fleet.delete(vm_id, 0) if wish == "delete" else fleet.change(vm_id, wish))
+    await asyncio.wait_for(reached.wait(), 20)
+    await fleet.terminate(vm_id)
+    assert await fleet.row(vm_id) is not None
+    go.set()
+    await lapse(fleet, vm_id, "10 seconds")
+    assert await sweep(fleet).sweep_once() == 1
+    if wish == "delete":
+        await fleet.until_gone(vm_id)
+        return
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == row["generation"] and row["due_at"] is None)
+    await fleet.delete(vm_id, 0)
+    await fleet.until_gone(vm_id)
 
 
 async def lapse(fleet: Fleet, vm_id: str, ago: str) -> None:

@@ -123,8 +123,10 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running_fleet(client: Client, pool: Pool, host_id: str, *, polls: bool = True) -> AsyncIterator[Fleet]:
-    """Run a control worker and, if the simulated host `polls`, its two queues."""
+async def running_fleet(
+    client: Client, pool: Pool, host_id: str, *, polls: bool = True, controls: bool = True
+) -> AsyncIterator[Fleet]:
+    """Run a control worker unless the test does (`controls`) and, if the simulated host `polls`, its two queues."""
     host = SimulatedHost(host_id, INSTANCE)
     async with pool.acquire() as connection:
         await connection.execute(
@@ -136,11 +138,21 @@ async def running_fleet(client: Client, pool: Pool, host_id: str, *, polls: bool
             host.names(),
         )
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(control_worker(client, PassActivities(PassStore(pool)), build_id=None))
-        for queue in (host_queue(host_id, INSTANCE), bulk_queue(host_id, INSTANCE)) if polls else ():
+        if controls:
+            await stack.enter_async_context(control_worker(client, PassActivities(PassStore(pool)), build_id=None))
+        if polls:
+            await stack.enter_async_context(polling(client, host))
+        yield Fleet(client, pool, host)
+
+
+@asynccontextmanager
+async def polling(client: Client, host: SimulatedHost) -> AsyncIterator[None]:
+    """Let a host poll its two queues for as long as the block lasts."""
+    async with AsyncExitStack() as stack:
+        for queue in (host_queue(host.host_id, INSTANCE), bulk_queue(host.host_id, INSTANCE)):
             worker = Worker(client, task_queue=queue, activities=host.activities(), max_concurrent_activities=200)
             await stack.enter_async_context(worker)
-        yield Fleet(client, pool, host)
+        yield
 
 
 @pytest.fixture
