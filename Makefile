@@ -1,8 +1,11 @@
-# `make` alone prints what there is. Settings: ARGS (for `hostler up` and pytest), PYTHON, HOSTLER_CACHE.
+# `make` alone prints what there is. Settings: ARGS (for `hostler up` and pytest), SEED and MINUTES (chaos), PYTHON,
+# HOSTLER_CACHE.
 
 HOSTLER_CACHE ?= .cache/guest
 PYTHON ?=
 ARGS ?=
+SEED ?=
+MINUTES ?= 5
 export HOSTLER_CACHE PYTHON
 
 BIN := .venv/bin
@@ -10,7 +13,7 @@ KEPT := HOSTLER_CACHE,HOSTLER_HOME,DATABASE_URL
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=$(KEPT) --)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test test-slow check bench setup bootstrap venv guest root
+.PHONY: help up down test test-slow check bench chaos setup bootstrap venv guest root
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 help: ## say what there is
@@ -25,8 +28,8 @@ down: root venv ## stop Hostler's processes; guests keep running (ARGS=--vms sto
 test: setup ## run the tests but for the slow ones
 	@$(BIN)/pytest $(ARGS)
 
-test-slow: setup ## run the slow tests: real guests, end to end (chromium, which reads Temporal's UI, is installed)
-	@infra/bootstrap.sh --with chromium
+test-slow: setup ## run the slow tests: real guests, end to end, chaos (chromium and gcc, which they use, are installed)
+	@infra/bootstrap.sh --with chromium --with gcc --with libc6-dev
 	@$(BIN)/pytest -m slow $(ARGS)
 
 check: venv ## format, lint, types, import contracts, dead dependencies
@@ -38,6 +41,10 @@ check: venv ## format, lint, types, import contracts, dead dependencies
 
 bench: setup ## time a create against a bare start of the same guest
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+chaos: root setup ## random users and faults against a whole fleet (SEED=… MINUTES=…); prints the seed that repeats it
+	@infra/bootstrap.sh --with gcc --with libc6-dev
+	@$(AS_ROOT) $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 setup: bootstrap venv guest
 
