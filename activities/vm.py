@@ -28,6 +28,11 @@ class VmActivities:
         return await self._host.look(order)
 
     @activity.defn
+    async def ensure_certificate(self, order: HostOrder) -> View:
+        """Have the VM's host key, made once, and its certificate on the host; it is no part of an attempt (L-C2)."""
+        return await self._host.run(order, self._host.certify)
+
+    @activity.defn
     async def ensure_prepared(self, order: HostOrder) -> View:
         """Begin an attempt of a create: what an earlier one left is ended and removed (L-C1)."""
         return await self._host.run(order, self._host.prepare)

@@ -166,6 +166,8 @@ class NewVmBody(Body):
     disk_gib: DiskGib | None = None
     power_state: PowerState = PowerState.RUNNING
     ssh_authorized_keys: Keys = ()
+    ssh_user_cas: Keys = ()
+    host_certificate: Annotated[bool, Strict()] = False
     user_data: UserData | None = None
     hypervisor: Literal["auto", "qemu", "simulated"] = "auto"
     on_guest_poweroff: GuestPoweroff = "start"
@@ -190,6 +192,12 @@ class ChangeVmBody(Body):
     boot_priority: BootPriority = Field(default=None)  # type: ignore[assignment]
     labels: Labels = Field(default=None)  # type: ignore[assignment]
     termination_protection: Annotated[bool, Strict()] = Field(default=None)  # type: ignore[assignment]
+
+
+class HostKeyBody(Body):
+    """The public line of the host key that a host made for one of its VMs."""
+
+    public_key: SshKey
 
 
 class NewHostBody(Body):

@@ -102,6 +102,29 @@ class HostName(Shown):
     name: str
 
 
+class CertificateDocument(Shown):
+    """A VM's newest host certificate; null while it waits for its first one."""
+
+    serial: int | None
+    valid_until: datetime | None
+
+
+class RevokedDocument(Shown):
+    """A host certificate that counts no more; its key belongs to a VM that was destroyed."""
+
+    serial: int
+    public_key: str
+    valid_until: datetime
+
+
+class SshCaDocument(Shown):
+    """What VMs' host certificates are checked by. `domain` ends their names: `<name>.<project>.<domain>`."""
+
+    host_ca: str | None
+    domain: str
+    revoked: list[RevokedDocument]
+
+
 class QuarantineDocument(Shown):
     """Why a VM waits before it is destroyed, since when and until when (L-R7)."""
 
@@ -129,11 +152,13 @@ class VmDocument(Shown):
     addresses: Addresses
     mac: str
     ssh_host_key: str | None
+    host_certificate: CertificateDocument | None
     image: str
     cpu_millicores: int
     memory_mib: int
     disk_gib: int | None
     ssh_authorized_keys: list[str]
+    ssh_user_cas: list[str]
     user_data: UserData | None
     hypervisor: str
     on_guest_poweroff: GuestPoweroff

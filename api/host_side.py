@@ -7,12 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from api.bodies import HostKeyBody
 from api.documents import ErrandList, Taken
 from api.errands import Errand
 from api.gate import EnrolledHost, PartsOf
 from api.making import open_vm
 from api.reports import cleaned
 from api.route import GatedRoute
+from model.certificate import HostCertificate
 from model.errors import Conflict, Unavailable, Unreadable
 from model.ids import Digest, VmId
 from model.report import HostReport, ReportAnswer
@@ -53,6 +55,12 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
         secrets=secrets,
         created_at=sealed.created_at,
     )
+
+
+@router.post("/vms/{vm_id}/certificate")
+async def certify(vm_id: VmId, body: HostKeyBody, host: EnrolledHost, parts: PartsOf) -> HostCertificate:
+    """Hand out the host certificate for the key of a VM that lives on the asking host (S-41)."""
+    return await parts.certificates.for_host(host.id, vm_id, body.public_key)
 
 
 @router.get("/errands")

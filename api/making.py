@@ -51,6 +51,8 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         on_guest_poweroff=body.on_guest_poweroff,
         stop_timeout_seconds=body.stop_timeout_seconds,
         boot_priority=body.boot_priority,
+        host_certificate=body.host_certificate,
+        ssh_user_cas=body.ssh_user_cas,
     )
     secret = base64.b64encode(user_data).decode() if user_data is not None else None
     secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)

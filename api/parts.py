@@ -12,12 +12,15 @@ from urllib.parse import quote
 from fastapi import Request
 from temporalio.client import Client
 
+from api.certificates import Certificates
 from api.errands import Errands
 from api.progress import Progress
 from model.errors import Unavailable
 from model.passes import PassType
 from runtime.keys import MasterKeys
+from runtime.ssh_ca import SshCa
 from runtime.temporal import poke
+from store.certificate import CertificateStore
 from store.host import HostStore
 from store.image import ImageStore
 from store.operation import OperationStore
@@ -38,10 +41,12 @@ class Parts:
     pool: Pool
     keys: MasterKeys
     fleet_id: str
+    authority: SshCa
     client: Client | None = None
     search_attributes: bool = False
     ui_url: str | None = None
     namespace: str = "default"
+    domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)
     errands: Errands = field(default_factory=Errands)
     progress: Progress = field(default_factory=Progress)
@@ -54,6 +59,7 @@ class Parts:
         self.images = ImageStore(self.pool)
         self.operations = OperationStore(self.pool)
         self.tokens = TokenStore(self.pool)
+        self.certificates = Certificates(CertificateStore(self.pool), self.authority, self.domain)
 
     def poke(self, vm_id: str, pass_type: PassType, host_id: str | None = None) -> None:
         """Wake a VM's workflow without making the caller wait; what is lost, the sweep finds."""

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from api.documents import (
     Addresses,
+    CertificateDocument,
     FileDocument,
     HostDocument,
     HostName,
@@ -36,7 +37,7 @@ _AS_STORED = (
 )
 _AS_SPECIFIED = (
     *("cpu_millicores", "memory_mib", "disk_gib", "ssh_authorized_keys", "hypervisor", "on_guest_poweroff"),
-    *("stop_timeout_seconds", "boot_priority", "metadata"),
+    *("stop_timeout_seconds", "boot_priority", "metadata", "ssh_user_cas"),
 )
 
 
@@ -60,6 +61,11 @@ def vm_view(
         last_known=LastKnown(phase=vm.last_phase, power_state=vm.last_power_state, seen_at=vm.observed_at),
         addresses=Addresses(ip=vm.address),
         ssh_host_key=_text(vm.ssh_host_key),
+        host_certificate=(
+            CertificateDocument(serial=vm.certificate_serial, valid_until=vm.certificate_valid_until)
+            if spec.host_certificate
+            else None
+        ),
         image=spec.image.reference or spec.image.rootfs.url,
         user_data=UserData(bytes=spec.user_data_bytes, digest=spec.user_data_digest) if spec.user_data_digest else None,
         host=HostName(id=vm.host_id, name=vm.host_name) if project is None else None,

@@ -109,6 +109,11 @@ _TOLD: dict[Waiting, _Told] = {
         "Upgrade Hostler there; it goes on by itself then.",
     ),
     Waiting.HOST_BUSY: _Told("waits for {host}, which could not begin the step", _AGAIN, _retry_at),
+    Waiting.HOST_CERTIFICATE: _Told(
+        "waits for its host certificate",
+        "It goes on once the API has signed it; the log of the API says what keeps it, such as a missing key of the "
+        "SSH CA.",
+    ),
     Waiting.HOST_QUEUE: _Told("keeps its place in a queue of {host}", "Nothing is needed: its turn comes by itself."),
 }
 

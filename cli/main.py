@@ -51,6 +51,7 @@ _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),
     ("ls", "cli.image:ls", "List images."),
 )
+_SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (
     ("control", "cli.processes:control", "Become a control worker."),
     ("host", "cli.processes:host", "Become this machine's host worker."),
@@ -59,6 +60,7 @@ _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
     ("host", "Look at hosts.", _HOST_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
+    ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),
 )
 _EPILOGUE = (

@@ -46,6 +46,8 @@ def create(
     memory: str | None = None,
     disk: str | None = None,
     ssh_key: Files = (),
+    ssh_user_ca: Annotated[tuple[Path, ...], Parameter(name="--ssh-user-ca")] = (),
+    host_certificate: bool = False,
     user_data: Path | None = None,
     label: Labels = (),
     metadata: Entries = (),
@@ -72,6 +74,8 @@ def create(
     :param memory: MiB, or a number with M or G. Default: 512.
     :param disk: GiB, or a number with G or T. Default: the image's size.
     :param ssh_key: A file of public keys; may be given several times. Default: this installation's own key.
+    :param ssh_user_ca: A file of user CAs' public keys: whoever has a certificate by one may log in.
+    :param host_certificate: Have the VM show a host certificate to SSH clients; it is made once there is one.
     :param user_data: A file for the guest's first boot; '-' reads standard input.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
@@ -92,6 +96,8 @@ def create(
         "memory_mib": read_memory_mib(memory) if memory is not None else None,
         "disk_gib": read_disk_gib(disk) if disk is not None else None,
         "ssh_authorized_keys": [key for file in ssh_key for key in read_keys(file)],
+        "ssh_user_cas": [key for file in ssh_user_ca for key in read_keys(file, "--ssh-user-ca")],
+        "host_certificate": host_certificate or None,
         "user_data": read_text(user_data, "--user-data") if user_data is not None else None,
         "labels": read_pairs(label, "--label"),
         "metadata": read_pairs(metadata, "--metadata"),
@@ -103,7 +109,7 @@ def create(
         "termination_protection": True if protect else None,
     }
     with Api() as api:
-        if not ssh_key and user_data is None:
+        if not ssh_key and not ssh_user_ca and user_data is None:
             body["ssh_authorized_keys"] = own_keys(api.place)
         vm = send(api, body, vm_id)
         if not no_wait:
@@ -137,7 +143,7 @@ def tell(vm: Document) -> None:
     from cli.vm import print_outcome
 
     print_outcome(vm)
-    if vm.get("phase") != "failed" and not vm.get("ssh_authorized_keys") and not vm.get("user_data"):
+    if vm.get("phase") != "failed" and not any(map(vm.get, ("ssh_authorized_keys", "ssh_user_cas", "user_data"))):
         say("it was given no SSH key: nobody can log in by SSH (--ssh-key FILE)")
 
 
@@ -154,16 +160,16 @@ def read_image(name: str | None, url: str | None, sha256: str | None, kind: str 
     return {"url": url, "sha256": sha256} | ({"format": kind} if kind is not None else {})
 
 
-def read_keys(file: Path) -> list[str]:
+def read_keys(file: Path, option: str = "--ssh-key") -> list[str]:
     """Return the keys of a file like authorized_keys or id_ed25519.pub. Errors: Usage, for a private key above all."""
-    text = read_text(file, "--ssh-key")
+    text = read_text(file, option)
     if "PRIVATE KEY-----" in text:
-        raise Usage("--ssh-key: this file is a private key, which must not leave this machine; give its .pub file")
+        raise Usage(f"{option}: this file is a private key, which must not leave this machine; give its .pub file")
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not keys:
-        raise Usage("--ssh-key: there is no key in this file")
+        raise Usage(f"{option}: there is no key in this file")
     if not any(len(key.split()) > 1 and key.startswith(_KEY_TYPES) for key in keys):
-        raise Usage("--ssh-key: this is no file of public keys; give one like ~/.ssh/id_ed25519.pub")
+        raise Usage(f"{option}: this is no file of public keys; give one like ~/.ssh/id_ed25519.pub")
     return keys
 
 

@@ -1,4 +1,4 @@
-"""Log in to a VM. Its host key is the one that its row holds: no first use is trusted, no other host is meant."""
+"""Log in to a VM. Its certificate, or the host key of its row, must be shown: no first use is trusted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cli.failures import Unsuccessful, Usage
 from cli.options import Timeout, read_duration
 from cli.output import say
 from cli.place import Place, read_json
+from cli.ssh_trust import Trust, is_certified, trust_certificate, trust_key
 
 WAIT_SECONDS = 20.0
 _CONNECT_SECONDS = 2.0
 _PAUSE_SECONDS = 0.2
-_HOST_KEY = re.compile(r"(ssh-ed25519) ([A-Za-z0-9+/]{32,128}={0,2})(?: .*)?", re.ASCII)
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _OPTIONS_WITH_VALUE = ("--identity", "-i", "--user", "-l", "--timeout")
 
@@ -39,7 +39,7 @@ def ssh(
     user: Annotated[str, Parameter(name=("--user", "-l"))] = "root",
     timeout: Timeout = None,
 ) -> None:
-    """Log in to a VM by SSH, or run a command there; its host key is checked against its row.
+    """Log in to a VM by SSH, or run a command there; its host certificate, or else its host key, is checked.
 
     :param name: Name or id.
     :param identity: The file of a private key. Default: this installation's own key, and yours in ~/.ssh.
@@ -53,53 +53,30 @@ def ssh(
         raise Unsuccessful("there is no ssh on the PATH: install the OpenSSH client")
     with Api() as api:
         vm = api.get(f"/v1/vms/{api.find_vm_id(name)}")
+        ca = api.get("/v1/ssh-ca") if is_certified(vm) else None
         place = api.place
     keys = choose_identities(identity, place)
     check_running(vm)
     address = read_address(vm)
-    known = write_known_hosts(vm, place)
+    trust = trust_key(vm, place) if ca is None else trust_certificate(vm, ca, place)
     netns = guest_namespace(place)
     if netns is None and vm.get("phase") == "ready":
         await_port(address, WAIT_SECONDS if limit is None else limit.total_seconds())
-    words = ssh_command(vm, address, known, user=user, identities=keys, command=command)
+    words = ssh_command(trust, address, user=user, identities=keys, command=command)
     become([program, *words], netns)
 
 
 def ssh_command(
-    vm: Document, address: str, known: Path, *, user: str, identities: tuple[Path, ...], command: tuple[str, ...] = ()
+    trust: Trust, address: str, *, user: str, identities: tuple[Path, ...], command: tuple[str, ...] = ()
 ) -> list[str]:
-    """Return the arguments of ssh. `known` holds the VM's key under its alias, and nothing else counts."""
-    options = {
-        "HostKeyAlias": alias(vm),
-        "UserKnownHostsFile": quote_path(known),
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
-        "HostKeyAlgorithms": "ssh-ed25519",
-        "CheckHostIP": "no",
-        "UpdateHostKeys": "no",
-        "VerifyHostKeyDNS": "no",
-        "LogLevel": "ERROR",
-        "ConnectTimeout": "10",
-    }
+    """Return the arguments of ssh; nothing but `trust` tells which host is the right one."""
+    options = {**trust.options, "LogLevel": "ERROR", "ConnectTimeout": "10"}
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     if identities:
         # An agent full of other keys would use up the attempts that the guest allows.
         words += ["-o", "IdentitiesOnly=yes", *(word for path in identities for word in ("-i", str(path)))]
     # After the address ssh reads options again, so what is run comes after "--".
     return [*words, "-l", user, address, *(("--", *command) if command else ())]
-
-
-def alias(vm: Document) -> str:
-    """Return the name that known_hosts has for a VM: its id, so that no address or name is ever confused."""
-    return f"hostler-{read_id(vm)}"
-
-
-def read_id(vm: Document) -> str:
-    """Return a row's id, fit for a file's name (S-20)."""
-    vm_id = str(vm.get("id"))
-    if not re.fullmatch(r"[a-z0-9-]{1,63}", vm_id, re.ASCII):
-        raise Unsuccessful("the API's answer holds no VM id")
-    return vm_id
 
 
 def check_running(vm: Document) -> None:
@@ -119,45 +96,6 @@ def read_address(vm: Document) -> str:
         return str(ip_address(str(addresses.get("ip"))))
     except ValueError:
         raise Unsuccessful(f"{vm.get('name')} has no address yet (phase {vm.get('phase')})") from None
-
-
-def write_known_hosts(vm: Document, place: Place) -> Path:
-    """Write the VM's host key, as its row has it, into a file of its own, and return that."""
-    found = _HOST_KEY.fullmatch(str(vm.get("ssh_host_key") or ""))
-    if found is None:
-        raise Unsuccessful(f"{vm.get('name')} has no host key yet (phase {vm.get('phase')}): nothing to check it by")
-    folder = known_hosts_folder(place)
-    path = folder / read_id(vm)
-    new = folder / f".{path.name}.{os.getpid()}"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{alias(vm)} {found[1]} {found[2]}\n")
-        new.rename(path)
-    except OSError as error:
-        raise Unsuccessful(f"the VM's host key cannot be written down for ssh: {error.strerror}") from error
-    return path
-
-
-def known_hosts_folder(place: Place) -> Path:
-    """Return where known_hosts files go: the state directory if it is ours, else the user's own state folder."""
-    try:
-        if place.home.stat().st_uid == os.geteuid() and os.access(place.home, os.W_OK):
-            return place.ssh / "known_hosts"
-    except OSError:
-        pass
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "hostler" / "known_hosts"
-
-
-def quote_path(path: Path) -> str:
-    """Quote a path for ssh's configuration, where %, ${…} and quotes mean something."""
-    text = str(path)
-    if any(c in text for c in '"\\$\n'):
-        raise Unsuccessful("the path of the state directory holds a quote, a backslash or a dollar sign")
-    return '"' + text.replace("%", "%%") + '"'
 
 
 def choose_identities(given: Path | None, place: Place) -> tuple[Path, ...]:

@@ -2,7 +2,7 @@
 
     meta-data       instance id, hostname, SSH keys, and what the user says of the VM
     user-data       the user's, byte for byte
-    vendor-data     the guest's SSH host key, as cloud-config
+    vendor-data     the guest's SSH host key, its certificate and the user CAs, as cloud-config
     network-config  which card asks for an address by DHCP
 
 User-data may be a script, cloud-config or anything else, so nothing of ours goes in there: SSH keys come by meta-data
@@ -34,6 +34,8 @@ _HEADER = b"#cloud-config\n"
 # Characters that JSON leaves as they are and YAML takes for line breaks, or for no text at all (YAML 1.1, 5.1).
 _NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _NAMES = {"META_DAT": "meta-data", "USER_DAT": "user-data", "VEND_DAT": "vendor-data", "NET_CONF": "network-config"}
+# Arguments: the file, its text. Beside and renamed, so that a guest killed meanwhile finds the old one whole.
+_WRITE = ["sh", "-c", 'umask 022; printf "%s\\n" "$2" >"$1.new" && mv "$1.new" "$1"', "hostler"]
 _DATE = bytes((80, 1, 1, 0, 0, 0, 0))  # 1980-01-01: the same input gives the same bytes
 _LONG_DATE = b"1980010100000000\0"
 
@@ -42,7 +44,8 @@ _LONG_DATE = b"1980010100000000\0"
 class SeedInput:
     """What a guest is told of itself. user_data and host_key_private are secrets and never shown.
 
-    host_key_private: in OpenSSH's form; host_key_public: one line. mac: of the card on the host's network.
+    host_key_private: in OpenSSH's form; host_key_public, host_certificate and each user CA: one line. mac: of the card
+    on the host's network.
     """
 
     vm_id: str
@@ -52,6 +55,8 @@ class SeedInput:
     mac: str
     host_key_private: str = field(repr=False)
     host_key_public: str
+    host_certificate: str | None = None
+    ssh_user_cas: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -80,13 +85,31 @@ def seed_files(seed: SeedInput) -> dict[str, bytes]:
         "hostler": {"metadata": dict(seed.metadata)},
     }
     keys = {"ed25519_private": seed.host_key_private, "ed25519_public": seed.host_key_public}
+    if seed.host_certificate is not None:
+        keys["ed25519_certificate"] = seed.host_certificate
     card = {"match": {"macaddress": seed.mac.lower()}, "dhcp4": True}
     return {
         "meta-data": as_yaml(meta_data),
         "user-data": _HEADER + b"{}\n" if seed.user_data is None else seed.user_data,
-        "vendor-data": _HEADER + as_yaml({"ssh_keys": keys}),
+        "vendor-data": _HEADER + as_yaml({"ssh_keys": keys, **_every_boot(seed)}),
         "network-config": as_yaml({"version": 2, "ethernets": {"nic0": card}}),
     }
+
+
+def _every_boot(seed: SeedInput) -> dict[str, list[list[str]]]:
+    """Give the commands that bring a renewed certificate and the user CAs to sshd, which starts after them.
+
+    cloud-init reads `ssh_keys` once in an instance's life, `bootcmd` at each boot.
+    """
+    commands: list[list[str]] = []
+    if seed.host_certificate is not None:
+        commands.append([*_WRITE, "/etc/ssh/ssh_host_ed25519_key-cert.pub", seed.host_certificate])
+    if seed.ssh_user_cas:
+        cas = "\n".join(ca.strip() for ca in seed.ssh_user_cas)
+        commands.append([*_WRITE, "/etc/ssh/hostler_user_cas", cas])
+        configuration = "TrustedUserCAKeys /etc/ssh/hostler_user_cas"
+        commands.append([*_WRITE, "/etc/ssh/sshd_config.d/40-hostler.conf", configuration])
+    return {"bootcmd": commands} if commands else {}
 
 
 def as_yaml(value: object) -> bytes:

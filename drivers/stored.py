@@ -51,6 +51,13 @@ class StoredHostKey(Frozen):
     public: str
 
 
+class StoredHostCertificate(Frozen):
+    """The newest certificate for the guest's host key, one line (L-C2)."""
+
+    serial: int
+    text: str
+
+
 class StoredConfig(Frozen):
     """config.json, 0600: it holds user-data, signed URLs and the host key, and goes with the VM (S-42)."""
 
@@ -60,6 +67,7 @@ class StoredConfig(Frozen):
     input: VmInput
     allocation: HostAllocation
     host_key: StoredHostKey
+    host_certificate: StoredHostCertificate | None = None
 
 
 class StoredStatus(Frozen):

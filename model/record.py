@@ -60,7 +60,8 @@ class Observed(Lenient):
 
     `power_state` is None when nobody can tell. `process` is the guest's live process. `guest_ended` says that the guest
     itself is over although its process may still be readable. `network` and `seed` say that they are as wanted.
-    `nothing` means that a search found no record, process, tap, lease or disk of this id (L-R6).
+    `nothing` means that a search found no record, process, tap, lease or disk of this id (L-R6). `certificate_serial`:
+    of the host certificate that the host keeps for the VM (L-C2).
     """
 
     boot_id: str
@@ -73,6 +74,7 @@ class Observed(Lenient):
     nothing: bool = False
     address: str | None = None
     ssh_host_key: str | None = None
+    certificate_serial: int | None = None
     last_exit: LastExit | None = None
     restart_count: int = 0
     revision: int = 0

@@ -9,7 +9,10 @@ from model.vm import LONGEST_STOP_SECONDS, Phase, PowerState, Quarantine
 
 
 class Desired(Lenient):
-    """What the user asked for."""
+    """What the user asked for.
+
+    `certificate_serial` is that of the newest host certificate, once one was signed (L-C2).
+    """
 
     power_state: PowerState
     deleted: bool
@@ -20,6 +23,8 @@ class Desired(Lenient):
     input_digest: str
     disk_gib: int | None
     stop_timeout_seconds: int
+    host_certificate: bool = False
+    certificate_serial: int | None = None
 
 
 class Status(Lenient):

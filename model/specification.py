@@ -16,6 +16,8 @@ from model.vm import DiskFormat, Firmware, GuestPoweroff, Image, ImageFile, Powe
 
 FileRole = Literal["rootfs", "kernel", "initrd"]
 FILE_ROLES: tuple[FileRole, ...] = ("rootfs", "kernel", "initrd")
+# Fields that rows did not always have: left out of digests while unset, so that those of older rows stay the same.
+_LATER_FIELDS = ("host_certificate", "ssh_user_cas")
 
 
 class FileSpec(Lenient):
@@ -60,6 +62,8 @@ class VmSpec(Lenient):
     stop_timeout_seconds: int = 90
     boot_priority: int = 0
     sleep_after_idle_seconds: int = 0
+    host_certificate: bool = False
+    ssh_user_cas: tuple[str, ...] = ()
 
 
 class Secrets(Frozen):
@@ -157,6 +161,7 @@ def vm_input(
         on_guest_poweroff=spec.on_guest_poweroff,
         stop_timeout_seconds=spec.stop_timeout_seconds,
         boot_priority=spec.boot_priority,
+        ssh_user_cas=spec.ssh_user_cas,
         created_at=created_at,
     )
 
@@ -178,6 +183,9 @@ def _file(file: FileSpec, secrets: Secrets, role: FileRole) -> ImageFile:
 def _without_urls(spec: VmSpec) -> dict[str, Any]:
     """Leave out what a refreshed URL changes; a file is known by its SHA-256 anyway."""
     plain = spec.model_dump(mode="json")
+    for name in _LATER_FIELDS:
+        if not plain[name]:
+            del plain[name]
     for role in FILE_ROLES:
         file = plain["image"][role]
         if file is not None:

@@ -14,10 +14,13 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    SSHCertificate,
+    SSHCertificateType,
+    load_ssh_public_identity,
     load_ssh_public_key,
 )
 
-from model.errors import Invalid
+from model.errors import Invalid, Unavailable
 
 MIN_RSA_BITS = 2048
 _MAX_LENGTH = 16_384
@@ -51,6 +54,20 @@ def make_host_key() -> tuple[str, str]:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return private, public
+
+
+def check_host_certificate(text: str, public_key: str, principal: str) -> None:
+    """Raise Unavailable unless `text` is one line that certifies `public_key` as the host `principal`."""
+    refused = Unavailable("the API's host certificate is not for this VM's key: API and host may be too far apart")
+    try:
+        found = load_ssh_public_identity(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise refused from error
+    if "\n" in text or not isinstance(found, SSHCertificate) or found.type is not SSHCertificateType.HOST:
+        raise refused
+    key = found.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    if key != public_key or principal.encode() not in found.valid_principals:
+        raise refused
 
 
 def _written_anew(kind: str, encoded: str) -> str:

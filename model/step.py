@@ -25,6 +25,7 @@ class StepKind(StrEnum):
     MARK_DESTROYING = "mark_destroying"
     RECORD_GONE = "record_gone"
 
+    CERTIFY = "certify"
     PREPARE = "prepare"
     FETCH_IMAGE = "fetch_image"
     MAKE_DISK = "make_disk"
@@ -63,6 +64,7 @@ WORDS: dict[StepKind, str] = {
     StepKind.NOTE_STOPPED: "noting that the guest is stopped",
     StepKind.MARK_DESTROYING: "passing the point of no return",
     StepKind.RECORD_GONE: "releasing the row, the name and the address",
+    StepKind.CERTIFY: "asking for the host certificate",
     StepKind.PREPARE: "preparing the host",
     StepKind.FETCH_IMAGE: "fetching the image",
     StepKind.MAKE_DISK: "making the root disk",

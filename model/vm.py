@@ -79,6 +79,7 @@ class VmInput(Lenient):
     on_guest_poweroff: GuestPoweroff = "start"
     stop_timeout_seconds: int = 90
     boot_priority: int = 0
+    ssh_user_cas: tuple[str, ...] = ()
     created_at: datetime
 
 

@@ -36,5 +36,7 @@ class Waiting(StrEnum):
     """The host's worker is older than the fleet allows (H-S5)."""
     HOST_BUSY = "host_busy"
     """The host could not begin the step, through no fault of the VM."""
+    HOST_CERTIFICATE = "host_certificate"
+    """The VM's host certificate is not there yet (L-C2)."""
     HOST_QUEUE = "host_queue"
     """The VM keeps its place in a queue of the host, or its image is still being fetched (L-C7)."""

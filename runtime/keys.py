@@ -52,7 +52,7 @@ class MasterKeys:
     def load(cls, path: Path) -> MasterKeys:
         """Read the key file. Errors: Permanent, when there is none, others can read it, or it is no key."""
         try:
-            return cls(_read_key(path))
+            return cls(read_secret(path, KEY_BYTES))
         except FileNotFoundError as error:
             raise Permanent(
                 "this state directory has no master key: set HOSTLER_HOME to that of the control plane"
@@ -65,10 +65,10 @@ class MasterKeys:
         Errors: Permanent, when others can read it or it is no key.
         """
         try:
-            return cls(_read_key(path))
+            return cls(read_secret(path, KEY_BYTES))
         except FileNotFoundError:
-            _create_key(path)
-            return cls(_read_key(path))
+            create_secret(path, os.urandom(KEY_BYTES))
+            return cls(read_secret(path, KEY_BYTES))
 
     def host_key(self, host_id: str, version: int = KEY_VERSION) -> bytes:
         """Derive the key that seals orders to, and answers of, one host (S-3)."""
@@ -116,7 +116,8 @@ class MasterKeys:
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(self._secret)
 
 
-def _read_key(path: Path) -> bytes:
+def read_secret(path: Path, limit_bytes: int) -> bytes:
+    """Read a key file, of what is over the limit one byte more; raise Permanent when others can read it too."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
@@ -124,16 +125,17 @@ def _read_key(path: Path) -> bytes:
             raise Permanent(
                 f"the key file {path.name} must be a file that its owner alone can read: set its mode to 0600"
             )
-        return file.read(KEY_BYTES + 1)
+        return file.read(limit_bytes + 1)
 
 
-def _create_key(path: Path) -> None:
+def create_secret(path: Path, secret: bytes) -> None:
+    """Make a key file (0600, its folder 0700), durable; one that is there stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
+            file.write(secret)
             file.flush()
             os.fsync(descriptor)
         try:

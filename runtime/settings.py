@@ -28,7 +28,8 @@ class Settings(BaseSettings):
 
     `temporal_profile` names a profile of a `temporal.toml` (address, namespace, TLS) and wins over address and
     namespace; `temporal_config_file` is that file, else Temporal's own place for it. `database_url_file` holds the URL,
-    with whatever password is in it, so that no environment has to (S-42).
+    with whatever password is in it, so that no environment has to (S-42). `domain` ends the names in VMs' host
+    certificates, `<name>.<project>.<domain>` (S-41).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_", frozen=True, extra="ignore", populate_by_name=True)
@@ -45,6 +46,7 @@ class Settings(BaseSettings):
         default=None, validation_alias=AliasChoices("HOSTLER_DATABASE_URL", "DATABASE_URL", "database_url")
     )
     database_url_file: Path | None = None
+    domain: str = Field(default="hostler.internal", pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)*$", max_length=128)
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     host_silent_after_seconds: int = 90
@@ -64,6 +66,11 @@ class Settings(BaseSettings):
     def master_key_file(self) -> Path:
         """Return the path of the fleet's master key; no backup of Postgres holds it (S-42)."""
         return self.home / "keys" / "master.key"
+
+    @property
+    def host_ca_file(self) -> Path:
+        """Return the path of the private key that signs VMs' host certificates (S-41)."""
+        return self.home / "keys" / "ssh_host_ca"
 
     @property
     def host_home(self) -> Path:

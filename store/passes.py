@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote
 from model.row import Row
+from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
 from store.observed import Seen, store_observed
 from store.operation import begin_unasked, end_operations, take_up_operations
@@ -160,6 +161,7 @@ class PassStore:
                 removed["host_id"],
                 ref.pass_number,
             )
+            await revoke_certificates(connection, ref.vm_id)
             await end_operations(connection, ref.vm_id, "gone")
             return True
 

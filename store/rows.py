@@ -17,7 +17,8 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     v.rebuild_generation, v.input_digest, v.disk_gib, v.stop_timeout_seconds, v.phase, v.pass_number, v.ended_pass,
     v.attempt_pass, v.create_attempts, v.refunds, v.failures, v.retry_at, v.resting, v.unreachable_since,
     v.observed_generation, v.first_ready_at, v.destroying, v.held, v.quarantine_kind, v.quarantine_since, v.destroy_at,
-    v.quarantine_stopped_at, v.run_id, v.claim_until, v.wake, now() as now,
+    v.quarantine_stopped_at, coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
+    v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
     h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
     f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts, f.frozen or f.behind as frozen
 from vms v join hosts h on h.id = v.host_id cross join fleet f
@@ -70,6 +71,8 @@ def _desired(record: asyncpg.Record) -> Desired:
         input_digest=record["input_digest"],
         disk_gib=record["disk_gib"],
         stop_timeout_seconds=record["stop_timeout_seconds"],
+        host_certificate=record["host_certificate"],
+        certificate_serial=record["certificate_serial"],
     )
 
 

@@ -54,21 +54,17 @@ _SAME = (
 _SELECT = f"""
 select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
     v.observed_power_state, v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
+    v.certificate_serial, c.valid_until as certificate_valid_until,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
     h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
     {SHOWN_DETAIL} as status_detail, now() as now
 from vms v join hosts h on h.id = v.host_id cross join fleet f
+    left join host_certificates c on c.serial = v.certificate_serial
 """
 _COMPUTED = (
-    "status_detail",
-    "host_name",
-    "host_silent",
-    "host_last_report_at",
-    "frozen",
-    "address",
-    "address_refused",
-    "now",
+    *("status_detail", "certificate_serial", "certificate_valid_until"),
+    *("host_name", "host_silent", "host_last_report_at", "frozen", "address", "address_refused", "now"),
 )
 
 
@@ -118,6 +114,8 @@ class StoredVm:
     address: str | None
     address_refused: str | None
     ssh_host_key: str | None
+    certificate_serial: int | None
+    certificate_valid_until: datetime | None
     unreadable: str | None
     pass_number: int
     run_id: str | None

@@ -16,12 +16,14 @@ from api.parts import Parts
 from model.errors import Unavailable
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
+from runtime.ssh_ca import SshCa
 from runtime.temporal import register_search_attributes
 from store.fleet import ensure_fleet, note_hearing
 from store.migrate import migrate
 from workers import process
 
 HEARING_EVERY_SECONDS = 10.0
+SIGNING_EVERY_SECONDS = 10.0
 _log = logging.getLogger("hostler.api")
 
 
@@ -33,11 +35,18 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     pool = await process.open_store(settings, application="hostler api")
     fleet = await ensure_fleet(pool)
     parts = Parts(
-        pool=pool, keys=keys, fleet_id=fleet.id, ui_url=settings.temporal_ui_url, namespace=settings.temporal_namespace
+        pool=pool,
+        keys=keys,
+        fleet_id=fleet.id,
+        authority=SshCa(settings.host_ca_file),
+        ui_url=settings.temporal_ui_url,
+        namespace=settings.temporal_namespace,
+        domain=settings.domain,
     )
     tasks = [
         asyncio.create_task(_connect(settings, parts, stopping)),
         asyncio.create_task(_say_that_we_hear(parts)),
+        asyncio.create_task(_sign_certificates(parts)),
     ]
     server = _server(settings, parts)
     serving = asyncio.create_task(server.serve())
@@ -86,6 +95,18 @@ async def _say_that_we_hear(parts: Parts) -> None:
         except Unavailable as error:
             _log.warning("cannot say that the API hears: %s", error.detail)
         await asyncio.sleep(HEARING_EVERY_SECONDS)
+
+
+async def _sign_certificates(parts: Parts) -> None:
+    """Sign what could not be signed when it was asked for, and what ends soon (L-C2)."""
+    while True:
+        try:
+            await parts.certificates.establish()
+            for woken in await parts.certificates.sign_due():
+                parts.poke(woken.vm_id, woken.pass_type, woken.host_id)
+        except Unavailable as error:
+            _log.warning("host certificates wait: %s", error.detail)
+        await asyncio.sleep(SIGNING_EVERY_SECONDS)
 
 
 if __name__ == "__main__":

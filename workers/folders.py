@@ -2,7 +2,7 @@
 
 | folder | owner, group | mode | holds |
 | --- | --- | --- | --- |
-| keys/ | hostler | 0700 | master key, DATABASE_URL |
+| keys/ | hostler | 0700 | master key, DATABASE_URL, the SSH CA's key |
 | postgres/ | hostler-postgres, hostler | 0710 | data/ (0700), socket/ (0710: hostler may enter) |
 | postgres-access/ | root | 0755 | who may connect as whom |
 | temporal/ | hostler-temporal | 0700 | the dev server's SQLite file |

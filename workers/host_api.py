@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -12,7 +13,8 @@ import pydantic
 
 from drivers.formats import CREDENTIALS, parse
 from model.base import Frozen, Lenient
-from model.errors import HostlerError, NotFound, StepFailed, Superseded, Unavailable, Unreadable
+from model.certificate import HostCertificate
+from model.errors import HostlerError, NotFound, Permanent, StepFailed, Superseded, Unavailable, Unreadable
 from model.report import HostReport, ReportAnswer
 from model.vm import VmInput
 
@@ -112,6 +114,23 @@ class HostApi:
         if (found.vm_id, found.digest) != (vm_id, digest):
             raise Superseded("the VM's input is another than the order's: the row must be read again")
         return found
+
+    async def fetch_certificate(self, vm_id: str, public_key: str) -> HostCertificate:
+        """Fetch the host certificate for a VM's public key; raises Unavailable while there is none (L-C2).
+
+        Raises Superseded when the VM is not this host's any more, Permanent when the API certified another key.
+        """
+        try:
+            body = json.dumps({"public_key": public_key})
+            response = await self._call("POST", f"/v1/host/vms/{vm_id}/certificate", body)
+        except NotFound as error:
+            raise Superseded("the VM is no longer this host's: the row must be read again") from error
+        except Superseded as error:
+            raise Permanent(
+                "no certificate is signed for this VM's host key, since another one was certified before: look why the "
+                "host has another one; to give the VM a new key, delete it and make it again"
+            ) from error
+        return _read(response, HostCertificate)
 
     async def take_errands(self, wait_seconds: float) -> tuple[Errand, ...]:
         """Ask for the questions that only this host can answer; waits for the first one."""

@@ -108,6 +108,7 @@ def build_host(settings: Settings, host_settings: HostSettings, identity: HostId
             space=space,
             boot_id=boot_id,
             fetch_input=api.fetch_input,
+            fetch_certificate=api.fetch_certificate,
             allow_emulated_guests=host_settings.allow_emulated_guests,
         )
     )

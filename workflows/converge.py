@@ -57,6 +57,10 @@ class ConvergeVm(Pass):
     async def resume(self) -> None:
         await self.host(VmActivities.ensure_resumed, policies.PROMPT)
 
+    async def certify(self) -> None:
+        """Fetch a renewed host certificate; the seed gets it next, the guest reads it at its next boot (L-C2)."""
+        await self.host(VmActivities.ensure_certificate, policies.PROMPT)
+
     async def apply(self) -> None:
         """Record the applied generations on the host; the row is told afterwards (L-N3)."""
         await self.host(VmActivities.ensure_applied, policies.PROMPT)
@@ -71,5 +75,6 @@ class ConvergeVm(Pass):
         StepKind.BOOT: boot,
         StepKind.PAUSE: pause,
         StepKind.RESUME: resume,
+        StepKind.CERTIFY: certify,
         StepKind.APPLY: apply,
     }

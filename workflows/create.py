@@ -35,6 +35,10 @@ class CreateVm(Pass):
         """An undeleted VM that never was ready leaves its quarantine and is made (L-R4)."""
         await self.host(VmActivities.ensure_released, policies.PROMPT)
 
+    async def certify(self) -> None:
+        """Have a host certificate for the VM's key; the pass ends and waits while there is none (L-C2)."""
+        await self.host(VmActivities.ensure_certificate, policies.PROMPT)
+
     async def prepare(self) -> None:
         """Stop what an earlier attempt booted, fetch the input, draw user and address, write the record (L-C1)."""
         await self.host(VmActivities.ensure_prepared, policies.PROMPT)
@@ -67,6 +71,7 @@ class CreateVm(Pass):
     steps = {
         StepKind.RELEASE: release,
         StepKind.TAKE_ATTEMPT: take_attempt,
+        StepKind.CERTIFY: certify,
         StepKind.PREPARE: prepare,
         StepKind.FETCH_IMAGE: fetch_image,
         StepKind.MAKE_DISK: make_disk,

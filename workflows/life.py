@@ -205,7 +205,7 @@ class Pass(HostSteps):
             await self._finish("failed" if verdict.rests else "waiting", verdict.due_at, wake)
 
     async def _wait_for_turn(self, words: str) -> None:
-        """A step keeps its place in the host's queue, or a fetch goes on there: end, the host's report wakes it."""
+        """A step keeps its place, or what it needs is on its way: end; whoever brings it wakes the row."""
         wake = self.row.wake
         if self.row.status.attempt_pass == self.pass_number:
             request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number)
@@ -217,7 +217,7 @@ class Pass(HostSteps):
             step=self.step_number,
             phase=self.row.status.phase,
             words=words,
-            waits=Waiting.HOST_QUEUE,
+            waits=Waiting.HOST_CERTIFICATE if self.current is StepKind.CERTIFY else Waiting.HOST_QUEUE,
             view=view,
         )
         self.take(await self.store(PassActivities.write_outcome, outcome))

@@ -72,6 +72,7 @@ class Looker:
             network=await self._is_attached(entry, state),
             address=str(config.allocation.address) if config else None,
             ssh_host_key=config.host_key.public if config else None,
+            certificate_serial=config.host_certificate.serial if config and config.host_certificate else None,
             last_exit=stored.last_exit if stored else None,
             restart_count=stored.restart_count if stored else 0,
             seen_at=datetime.now(UTC),

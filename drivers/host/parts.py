@@ -22,6 +22,7 @@ from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from drivers.stored import StoredConfig, StoredStatus
+from model.certificate import HostCertificate
 from model.errors import Permanent
 from model.ids import check_label
 from model.vm import VmInput
@@ -64,7 +65,10 @@ class Paths:
 
 @dataclass
 class Parts:
-    """The parts of one host worker. `fetch_input` asks the API; it raises Unavailable, or Superseded (S-5)."""
+    """The parts of one host worker. `fetch_input` asks the API; it raises Unavailable, or Superseded (S-5).
+
+    `fetch_certificate` asks it for that of a VM's public host key; Unavailable means that there is none yet (L-C2).
+    """
 
     names: HostNames
     paths: Paths
@@ -82,6 +86,7 @@ class Parts:
     space: Space
     boot_id: Callable[[], str]
     fetch_input: Callable[[str, str], Awaitable[VmInput]]
+    fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]
     allow_emulated_guests: bool = True
     availability: tuple[Availability, ...] = ()
     allocating: asyncio.Lock = field(default_factory=asyncio.Lock)

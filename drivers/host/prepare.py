@@ -66,13 +66,7 @@ class PrepareSteps:
 
     async def _record_beginning(self, job: Job, order: HostOrder, wanted: VmInput, entry: Entry | None) -> None:
         """Make durable what the VM is given and that this pass creates it, before anything is touched (L-G3)."""
-        async with self._parts.allocating:
-            given = entry.config.allocation if entry and entry.config else None
-            if given is None or given.mac != wanted.mac:
-                given = await self._allocate(wanted)
-            key = entry.config.host_key if entry and entry.config else await in_thread(_make_host_key)
-            config = StoredConfig(vm_id=order.vm_id, input=wanted, allocation=given, host_key=key)
-            await self._parts.records.write_config(config, job.guard)
+        await self.record_config(job, wanted, entry)
         old = entry.status if entry else None
         record = Record(
             input_digest=wanted.digest,
@@ -83,6 +77,23 @@ class PrepareSteps:
         if old is not None:
             fresh = old.model_copy(update={"record": record, "images": None, "turned_off": False})
         await self._parts.records.begin(fresh, job.guard)
+
+    async def record_config(self, job: Job, wanted: VmInput, entry: Entry | None) -> StoredConfig:
+        """Make durable what the VM is given; host key and certificate that it has stay (L-C2)."""
+        async with self._parts.allocating:
+            old = entry.config if entry else None
+            given = old.allocation if old else None
+            if given is None or given.mac != wanted.mac:
+                given = await self._allocate(wanted)
+            config = StoredConfig(
+                vm_id=wanted.vm_id,
+                input=wanted,
+                allocation=given,
+                host_key=old.host_key if old else await in_thread(_make_host_key),
+                host_certificate=old.host_certificate if old else None,
+            )
+            await self._parts.records.write_config(config, job.guard)
+            return config
 
     async def _clear(self, job: Job, vm_id: str) -> None:
         """End what an earlier attempt booted, prove it dead, then remove its disk and seed."""

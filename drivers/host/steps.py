@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Concatenate, ParamSpec
 
 from drivers.durable import make_folder
+from drivers.host.certify import CertifySteps
 from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
 from drivers.host.look import Looker
@@ -33,6 +34,7 @@ class HostSteps:
         self.watch = Watch(parts, self.looker)
         ending = Ending(parts, self.looker)
         prepare = PrepareSteps(parts, ending)
+        self.certify = CertifySteps(parts, prepare).certify
         storage = StorageSteps(parts)
         power = PowerSteps(parts, ending)
         destroy = DestroySteps(parts, self.looker, ending)

@@ -255,5 +255,7 @@ def describe_seed(config: StoredConfig) -> SeedInput:
         mac=config.allocation.mac,
         host_key_private=config.host_key.private,
         host_key_public=config.host_key.public,
+        host_certificate=config.host_certificate.text if config.host_certificate else None,
+        ssh_user_cas=wanted.ssh_user_cas,
         metadata=wanted.metadata,
     )

@@ -28,7 +28,7 @@ FOLDERS = (
     *("etc/acpi/PWRF", "proc", "sys", "dev", "run", "tmp", "mnt", "root/.ssh", "home", "var/lib/hostler"),
     *("var/log", "var/empty"),
 )
-SCRIPTS = ("yaml2tree.awk", "final", "net", "udhcpc", "bylinks", "growpart")
+SCRIPTS = ("yaml2tree.awk", "commands", "final", "net", "udhcpc", "bylinks", "growpart")
 TEXTS = {
     "etc/passwd": "root:x:0:0:root:/root:/usr/lib/hostler/sh\n"
     "sshd:x:100:65534::/run/sshd:/bin/false\n"

@@ -36,6 +36,8 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     )
     if step is not None:
         return step
+    if row.desired.certificate_serial not in (None, seen.certificate_serial):
+        return Step(kind=StepKind.CERTIFY, reason="the VM's host certificate was renewed")
     if refused:
         return Step(
             kind=StepKind.REST, reason="its host cannot give it what was asked for", waits=Waiting.REFUSED_CHANGE

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from model.record import View
+from model.record import Observed, View
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
 from model.waiting import Waiting
+
+
+def lacks_certificate(row: Row, seen: Observed) -> bool:
+    """Say whether the host is yet to get the VM's host certificate, or a newer one (L-C2)."""
+    desired = row.desired
+    if not desired.host_certificate:
+        return False
+    return seen.certificate_serial is None or desired.certificate_serial not in (None, seen.certificate_serial)
 
 
 def next_of_create(row: Row, view: View) -> Step:
@@ -26,6 +34,8 @@ def next_of_create(row: Row, view: View) -> Step:
                 until=status.retry_at,
                 waits=Waiting.ATTEMPT_PAUSE,
             )
+        if lacks_certificate(row, view.observed):
+            return Step(kind=StepKind.CERTIFY, reason="the VM needs a host certificate before it is made")
         return Step(kind=StepKind.TAKE_ATTEMPT, reason="the VM has not been created yet")
     create = view.record.create if view.record else None
     if create is None or create.pass_number != status.pass_number:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -20,6 +21,7 @@ from api.parts import Parts
 from model.credential import new_credential
 from model.text import clean_text
 from runtime.keys import MasterKeys
+from runtime.ssh_ca import SshCa
 from store.audit import Actor
 from store.database import Pool, open_pool
 from store.fleet import get_fleet
@@ -40,6 +42,7 @@ class World:
 
     pool: Pool
     parts: Parts
+    keys: Path
     client: httpx2.AsyncClient
     tokens: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
@@ -138,10 +141,13 @@ async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) ->
     return found
 
 
-async def make_world(pool: Pool) -> World:
-    parts = Parts(pool=pool, keys=MasterKeys(b"k" * 32), fleet_id=(await get_fleet(pool)).id)
+async def make_world(pool: Pool, keys: Path) -> World:
+    fleet, authority = await get_fleet(pool), SshCa(keys / "ssh_host_ca")
+    parts = Parts(pool=pool, keys=MasterKeys(b"k" * 32), fleet_id=fleet.id, authority=authority)
     transport = httpx2.ASGITransport(create_app(parts))
-    return World(pool, parts, httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8460", timeout=30))
+    return World(
+        pool, parts, keys, httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8460", timeout=30)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -161,9 +167,9 @@ async def served(parts: Parts) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def world(pool: Pool) -> AsyncIterator[World]:
+async def world(pool: Pool, tmp_path: Path) -> AsyncIterator[World]:
     """The API with one ready host, called without a socket."""
-    world = await make_world(pool)
+    world = await make_world(pool, tmp_path / "keys")
     await add_host(pool, name="h1")
     async with world.client:
         yield world
@@ -178,13 +184,13 @@ async def url(world: World) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def call_often(postgres_server: PostgresServer) -> Iterator[Callable[[str, str, bytes], Answer]]:
+def call_often(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Callable[[str, str, bytes], Answer]]:
     """Call again and again without a running loop, as hypothesis needs it: one API with a host and the VM `there`."""
     name = f"t_{uuid.uuid4().hex}"
     with asyncio.Runner() as runner:
         runner.run(run_sql(postgres_server.url, f'create database "{name}" template "{postgres_server.template}"'))
         pool = runner.run(open_pool(postgres_server.url_of(name)))
-        world = runner.run(make_world(pool))
+        world = runner.run(make_world(pool, tmp_path / "keys"))
         _, host = runner.run(world.add_host(name="h1", instance_id=None))
         runner.run(world.call("PUT", "/v1/vms/there", json=vm_body(host="h1")))
 

@@ -82,7 +82,7 @@ async def behind_a_door(database_url: str, folder: Path) -> AsyncIterator[tuple[
     door = Between(target)
     server = await asyncio.start_unix_server(door.serve, folder / ".s.PGSQL.5432")
     pool = await open_pool(urlunsplit((parts.scheme, parts.netloc, parts.path, f"host={folder}", "")))
-    world = await make_world(pool)
+    world = await make_world(pool, folder)
     await add_host(pool, name="h1")
     async with world.client:
         yield world, door

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client
@@ -34,8 +35,8 @@ class Running:
 
 
 @pytest.fixture
-async def running(pool: Pool, temporal_client: Client) -> AsyncIterator[Running]:
-    world = await make_world(pool)
+async def running(pool: Pool, temporal_client: Client, tmp_path: Path) -> AsyncIterator[Running]:
+    world = await make_world(pool, tmp_path)
     world.parts.client, world.parts.search_attributes = temporal_client, True
     world.parts.ui_url, world.parts.namespace = "http://ui.test/", temporal_client.namespace
     async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}") as fleet, world.client:

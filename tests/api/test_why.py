@@ -322,6 +322,24 @@ async def test_a_place_in_a_hosts_queue(running: Running) -> None:
     assert (await running.row(vm["id"], "?wait=30s"))["phase"] == "ready"
 
 
+@reads(Waiting.HOST_CERTIFICATE)
+async def test_a_host_certificate_that_is_not_there(running: Running) -> None:
+    """L-C2: visible in `why` and `status_detail`, and no attempt is used."""
+    host = running.fleet.host
+    host.waiting["ensure_certificate"] = "waiting for the host certificate"
+    vm = await act(running, "POST", "/v1/vms", json=vm_body(name="web-1", host_certificate=True))
+    assert re.fullmatch(
+        rf"It waits for its host certificate, since {T}\. It goes on once the API has signed it; the log of the API "
+        r"says what keeps it, such as a missing key of the SSH CA\.",
+        await sentence(running, vm["id"], Waiting.HOST_CERTIFICATE),
+    )
+    row = await running.row(vm["id"])
+    assert (row["status_detail"], row["create_attempts"]) == ("waiting for the host certificate", 0)
+    host.waiting.clear()
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["phase"] == "ready"
+
+
 async def test_nobody_takes_it_up(running: Running) -> None:
     """The control plane itself is what is waited for: said without anybody having written it."""
     vm = await create(running)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cli import vm_ssh
+from cli import ssh_trust, vm_ssh
 from cli.failures import Unsuccessful
 from cli.place import Place
-from cli.vm_ssh import answers, await_port, mark_command, quote_path, ssh_command
+from cli.ssh_trust import Trust, quote_path
+from cli.vm_ssh import answers, await_port, mark_command, ssh_command
 from tests.cli.conftest import Runner
 from tests.cli.fleet import HOST_KEY, VM_ID, Fleet, vm
 
@@ -66,7 +67,8 @@ def test_the_host_key_of_the_row_is_the_only_one_that_counts(
 def test_real_ssh_understands_the_options(tmp_path: Path) -> None:
     """OpenSSH itself reads the command line and says what it makes of it."""
     known = tmp_path / "a folder with %d" / "known"
-    words = ssh_command(vm(), "192.0.2.1", known, user="root", identities=(tmp_path / "id",))
+    trust = Trust(f"hostler-{VM_ID}", "ssh-ed25519", known)
+    words = ssh_command(trust, "192.0.2.1", user="root", identities=(tmp_path / "id",))
     found = subprocess.run(["ssh", "-F", "/dev/null", "-G", *words], capture_output=True, text=True, check=True)
     settings = dict(line.split(" ", 1) for line in found.stdout.splitlines() if " " in line)
     assert settings["hostkeyalias"] == f"hostler-{VM_ID}"
@@ -134,7 +136,7 @@ def test_a_path_that_ssh_would_read_otherwise_is_refused(text: str) -> None:
 def test_another_users_installation_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may read a state directory but not write there keeps known hosts in a folder of their own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = vm_ssh.known_hosts_folder(Place("http://x", None, tmp_path / "missing"))
+    folder = ssh_trust.known_hosts_folder(Place("http://x", None, tmp_path / "missing"))
     assert folder == tmp_path / "state" / "hostler" / "known_hosts"
 
 
@@ -214,3 +216,63 @@ def test_the_user_s_own_keys_are_tried_after_the_installation_s(
     monkeypatch.delenv("SUDO_UID", raising=False)
     assert vm_ssh.choose_identities(None, place) == (place.identity, own)
     assert vm_ssh.choose_identities(own, place) == (own,)
+
+
+CERTIFIED = {"host_certificate": {"serial": 3, "valid_until": "2999-01-01T00:00:00+00:00"}}
+CA_KEY, REVOKED_KEY = "ssh-ed25519 " + "B" * 68, "ssh-ed25519 " + "C" * 68
+CA = {"host_ca": CA_KEY, "domain": "vms.test", "revoked": [{"serial": 1, "public_key": REVOKED_KEY}]}
+
+
+def test_a_certified_vm_is_known_by_its_certificate_alone(
+    fleet: Fleet, command: list[str], home: Path, fake_ssh: Path
+) -> None:
+    """S-41: the authority counts for the VM's id, revoked keys are refused, the bare key of the row counts no more."""
+    fleet.states = [vm(phase="creating", **CERTIFIED)]
+    fleet.answers["GET", "/v1/ssh-ca"] = (200, CA)
+    found = run_ssh(command, "web-1")
+    assert found.returncode == 7, found.stderr
+    folder = home / "ssh" / "known_hosts"
+    assert (folder / f"{VM_ID}.ca").read_text() == f"@cert-authority {VM_ID} {CA_KEY}\n"
+    assert (folder / f"{VM_ID}.revoked").read_text() == f"{REVOKED_KEY}\n"
+    words = fake_ssh.read_text().split("\0")[:-1]
+    options = {words[at + 1] for at, word in enumerate(words) if word == "-o"}
+    assert options >= {
+        f"HostKeyAlias={VM_ID}",
+        "HostKeyAlgorithms=ssh-ed25519-cert-v01@openssh.com",
+        f'RevokedHostKeys="{folder / f"{VM_ID}.revoked"}"',
+        "StrictHostKeyChecking=yes",
+    }
+    assert not (folder / VM_ID).exists()
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca", "words"),
+    [
+        ({"serial": None, "valid_until": None}, CA, "no host certificate yet"),
+        ({"serial": 3, "valid_until": "2020-01-01T00:00:00+00:00"}, CA, "ended at 2020-01-01"),
+        ("x", CA, "no host certificate yet"),
+        (CERTIFIED["host_certificate"], {**CA, "host_ca": None}, "no SSH CA"),
+        (CERTIFIED["host_certificate"], {**CA, "host_ca": f"* {CA_KEY}"}, "no SSH CA"),
+        (CERTIFIED["host_certificate"], {**CA, "revoked": None}, "no SSH CA"),
+        (CERTIFIED["host_certificate"], {**CA, "revoked": [{"public_key": "x"}]}, "no SSH CA"),
+    ],
+)
+def test_without_a_certificate_that_holds_nobody_is_called(
+    fleet: Fleet, hostler: Runner, fake_ssh: Path, home: Path, certificate: object, ca: object, words: str
+) -> None:
+    """S-41: missing, ended, or without what it is checked by; the row's own key is no way out."""
+    fleet.listed = [vm()]
+    fleet.states = [vm(phase="creating", host_certificate=certificate)]
+    fleet.answers["GET", "/v1/ssh-ca"] = (200, ca)
+    found = hostler("vm", "ssh", "web-1")
+    assert found.code == 1
+    assert words in found.err
+    assert not fake_ssh.exists()
+
+
+def test_the_authority_is_shown_as_lines_of_known_hosts(fleet: Fleet, hostler: Runner) -> None:
+    fleet.answers["GET", "/v1/ssh-ca"] = (200, CA)
+    found = hostler("ssh-ca", "show")
+    assert found.out == f"@cert-authority *.vms.test {CA_KEY}\n@revoked * {REVOKED_KEY}\n"
+    fleet.answers["GET", "/v1/ssh-ca"] = (200, {**CA, "host_ca": None})
+    assert hostler("ssh-ca", "show").code == 1

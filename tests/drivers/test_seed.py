@@ -172,3 +172,21 @@ async def test_the_file_belongs_to_its_vm_s_user_alone(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         await write_seed(path, b"other", uid=297_200, gid=297_200, guard=guard)
     assert path.read_bytes() == b"data"
+
+
+def test_certificate_and_user_cas_are_for_the_guests_ssh(tmp_path: Path) -> None:
+    """L-C10: by the key that cloud-init knows, and again at each boot; the CAs trimmed, one per line."""
+    certified = dataclasses.replace(ONE, host_certificate="ssh-ed25519-cert X", ssh_user_cas=(f"  {KEY}\n", KEY))
+    vendor = json.loads(seed_files(certified)["vendor-data"].partition(b"\n")[2])
+    assert vendor["ssh_keys"]["ed25519_certificate"] == "ssh-ed25519-cert X"
+    written = {}
+    for command in vendor["bootcmd"]:
+        *program, path, text = command
+        subprocess.run([*program, str(tmp_path / Path(path).name), text], check=True)
+        written[path] = (tmp_path / Path(path).name).read_text()
+    assert written == {
+        "/etc/ssh/ssh_host_ed25519_key-cert.pub": "ssh-ed25519-cert X\n",
+        "/etc/ssh/hostler_user_cas": f"{KEY}\n{KEY}\n",
+        "/etc/ssh/sshd_config.d/40-hostler.conf": "TrustedUserCAKeys /etc/ssh/hostler_user_cas\n",
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(Path(path).name for path in written)

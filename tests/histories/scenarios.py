@@ -62,6 +62,18 @@ async def create_waiting(fleet: Fleet) -> list[tuple[str, str]]:
     return [await _last_run(fleet, vm_id)]
 
 
+async def create_waiting_certificate(fleet: Fleet) -> list[tuple[str, str]]:
+    fleet.host.waiting["ensure_certificate"] = "waiting for the host certificate"
+    vm_id = await fleet.add_vm(spec={"host_certificate": True})
+    await fleet.poke(vm_id)
+    await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    first = await _last_run(fleet, vm_id)
+    fleet.host.waiting.clear()
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    return [first, await _last_run(fleet, vm_id)]
+
+
 async def create_superseded(fleet: Fleet) -> list[tuple[str, str]]:
     """Deleted while creating: the create's run continues as new as a reap."""
     reached, go = asyncio.Event(), asyncio.Event()
@@ -157,6 +169,7 @@ SCENARIOS: dict[str, Scenario] = {
     "create-stopped": create_stopped,
     "create-failed": create_failed,
     "create-waiting": create_waiting,
+    "create-waiting-certificate": create_waiting_certificate,
     "create-superseded": create_superseded,
     "converge-settled": converge_settled,
     "converge-restarted": converge_restarted,

@@ -11,11 +11,17 @@ import sys
 import time
 import uuid
 from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pycdlib
 import pytest
 
+from cli.place import Place
+from cli.ssh_trust import Trust, trust_certificate
+from cli.vm_ssh import ssh_command
+from drivers.seed import SeedInput, seed_files
+from runtime.ssh_ca import SshCa
 from tests.fixtures.guest import BUILDER, DemoGuest, guest_cache
 
 ADDRESS, GATEWAY = "10.99.0.2", "10.99.0.1"
@@ -195,6 +201,25 @@ class Lab:
         options += ["-o", "ConnectionAttempts=10"]
         return self._run(*self._inside(), "ssh", *options, f"root@{ADDRESS}", command)
 
+    def make_user_certificate(self) -> None:
+        """Make a user CA, and by it a certificate beside the user's key, where ssh finds it."""
+        self._run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "user_ca")
+        sign = ["-s", self.folder / "user_ca", "-I", "user", "-n", "root", self.folder / "user.pub"]
+        self._run("ssh-keygen", "-q", *sign)
+
+    def try_ssh(self, trust: Trust, command: str) -> str:
+        """Run a command in the guest as `hostler vm ssh` does; return what it printed, or what ssh said."""
+        words = ssh_command(trust, ADDRESS, user="root", identities=(self.folder / "user",), command=(command,))
+        options = ["-F", "none", "-o", "BatchMode=yes", "-o", "ConnectionAttempts=10"]
+        done = subprocess.run(
+            [*self._inside(), "ssh", *options, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BOOT_SECONDS,
+        )
+        return done.stdout.strip() if done.returncode == 0 else done.stderr
+
     def _inside(self) -> list[str]:
         return ["nsenter", f"--net=/run/netns/{self.namespace}", "--"]
 
@@ -274,3 +299,62 @@ def test_an_instance_killed_while_it_is_set_up_is_set_up_again(lab: Lab) -> None
     with lab.boot() as process:
         lab.wait_for_mark(process, "final")
         assert lab.ssh("hostname; cat /root/script").split() == ["web-1", "script"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_shows_its_certificate_and_takes_users_by_their_authority(lab: Lab) -> None:
+    """L-C2, L-C10, S-41: OpenSSH takes a renewed certificate, and none that has ended, is another's, or is revoked.
+
+    The user has a certificate by a user CA alone: the seed holds no key of theirs.
+    """
+    vm_id, private = str(uuid.uuid4()), (lab.folder / "host").read_text()
+    authority, other = SshCa(lab.folder / "ca"), SshCa(lab.folder / "other")
+    ca, others = authority.create(), other.create()
+    lab.make_user_certificate()
+    now = datetime.now(UTC)
+
+    def make_seed(valid_until: datetime) -> None:
+        certificate = authority.sign_host(
+            lab.public_key("host"),
+            ca=ca,
+            serial=1,
+            key_id="test",
+            principals=(vm_id,),
+            valid_from=now - timedelta(days=2),
+            valid_until=valid_until,
+        )
+        seed = SeedInput(
+            vm_id=vm_id,
+            hostname="web-1",
+            ssh_authorized_keys=(),
+            user_data=b"#!/bin/sh\ntrue\n",
+            mac=MAC,
+            host_key_private=private,
+            host_key_public=lab.public_key("host"),
+            host_certificate=certificate,
+            ssh_user_cas=(f" {lab.public_key('user_ca')} ",),
+        )
+        files = {name.replace("-", "_"): data.decode() for name, data in seed_files(seed).items()}
+        card = {"match": {"macaddress": MAC}, "addresses": [f"{ADDRESS}/24"]}
+        network = {"version": 2, "ethernets": {"nic0": card}}
+        lab.make_seed(**{**files, "network_config": json.dumps(network)})
+
+    def log_in(host_ca: str = ca, *, named: str = vm_id, revoked: str | None = None) -> str:
+        """Return what the guest answers, or what ssh says against it."""
+        shown = {"id": named, "host_certificate": {"valid_until": (now + timedelta(days=1)).isoformat()}}
+        keys = [{"public_key": revoked}] if revoked else []
+        place = Place("http://127.0.0.1:1", None, lab.folder)
+        return lab.try_ssh(trust_certificate(shown, {"host_ca": host_ca, "revoked": keys}, place), "hostname")
+
+    make_seed(now - timedelta(days=1))
+    with lab.boot() as process:
+        lab.wait_for_mark(process, "final")
+        assert "expired" in log_in()
+    make_seed(now + timedelta(days=1))
+    with lab.boot() as process:
+        lab.wait_for_mark(process, "final")
+        assert log_in() == "web-1"
+        assert "verification failed" in log_in(others)
+        assert "verification failed" in log_in(named="another")
+        assert "revoked" in log_in(revoked=lab.public_key("host"))

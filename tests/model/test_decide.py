@@ -352,3 +352,36 @@ def test_every_kind_has_its_words():
 )
 def test_the_row_names_its_type_of_pass(deleted: bool, ready: object, expected: str):
     assert pass_type_of(make_row(deleted=deleted, first_ready_at=ready)) == expected
+
+
+def test_the_certificate_comes_before_the_attempt():
+    """L-C2: key and certificate first, then the attempt; without one nothing else is done, and nothing counted."""
+    world = World(make_row(host_certificate=True))
+    step = next_step(world.row, world.view)
+    assert step.kind is StepKind.CERTIFY
+    assert world.row.status.create_attempts == 0
+    assert run_until_rest(world) == [
+        StepKind.CERTIFY,
+        *CREATE_STORY,
+        StepKind.BOOT,
+        StepKind.COMPLETE,
+        StepKind.SETTLED,
+    ]
+
+
+def test_no_certificate_is_asked_for_unasked_or_in_a_pause():
+    """L-C2, L-C4: only where one is required, and not while the VM pauses or rests."""
+    plain, pausing = World(make_row()), World(make_row(host_certificate=True, retry_at=NOW + timedelta(seconds=9)))
+    assert next_step(plain.row, plain.view).kind is StepKind.TAKE_ATTEMPT
+    assert next_step(pausing.row, pausing.view).kind is StepKind.WAIT
+
+
+def test_a_renewed_certificate_goes_into_the_seed_of_a_vm_that_runs_on():
+    """L-C2: fetched last of all, then the seed is written anew; the guest is not touched."""
+    world = created(host_certificate=True, certificate_serial=1)
+    world.see(certificate_serial=1)
+    assert run_until_rest(world) == [StepKind.SETTLED]
+    world.done = ()
+    world.status(certificate_serial=2, power_state=PowerState.STOPPED)
+    assert run_until_rest(world) == [StepKind.STOP, StepKind.CERTIFY, StepKind.WRITE_SEED, StepKind.SETTLED]
+    assert world.starts == 0

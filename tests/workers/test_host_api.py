@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from model.errors import Superseded, Unavailable, Unreadable
+from api.bodies import HostKeyBody
+from model.certificate import HostCertificate
+from model.errors import Permanent, Superseded, Unavailable, Unreadable
 from model.report import HostReport, ReportAnswer
+from model.ssh import make_host_key
 from tests.fixtures.records import DIGEST, make_input
 from workers.host_api import HostApi, read_credentials
+
+PUBLIC = make_host_key()[1]
+CERTIFICATE = HostCertificate(serial=3, certificate="cert", valid_until=datetime(2030, 1, 1, tzinfo=UTC))
 
 
 class Api:
@@ -24,6 +30,7 @@ class Api:
         self.input = make_input("vm1")
         self.problems: list[str] = []
         self.reports: list[HostReport] = []
+        self.keys: list[str] = []
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,8 +39,13 @@ class Api:
                 owner.answer(self, owner.input.model_dump_json())
 
             def do_POST(self) -> None:
-                owner.check(self, "/v1/host/report")
                 body = self.rfile.read(int(self.headers["content-length"]))
+                if self.path == "/v1/host/vms/vm1/certificate":
+                    owner.check(self, self.path)
+                    owner.keys.append(HostKeyBody.model_validate_json(body).public_key)
+                    owner.answer(self, CERTIFICATE.model_dump_json())
+                    return
+                owner.check(self, "/v1/host/report")
                 report = HostReport.model_validate_json(body)
                 owner.reports.append(report)
                 answer = ReportAnswer(acknowledged=report.number, want_whole=False, epoch=4)
@@ -119,6 +131,22 @@ async def test_what_the_api_refuses_uses_up_no_attempt(api, status, error) -> No
         with pytest.raises(error) as raised:
             await client.fetch_input("vm1", DIGEST)
     assert "secret" not in str(raised.value)
+
+
+async def test_a_certificate_is_asked_for_by_the_public_key(api) -> None:
+    """L-C2."""
+    async with HostApi(api.url, "secret") as client:
+        assert await client.fetch_certificate("vm1", PUBLIC) == CERTIFICATE
+    assert api.keys == [PUBLIC]
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, Superseded), (409, Permanent), (503, Unavailable)])
+async def test_a_certificate_that_is_not_there(api, status, error) -> None:
+    """L-C2, S-41: one that is not there yet is waited for; a key that is refused is the VM's own fault."""
+    api.status = status
+    async with HostApi(api.url, "secret") as client:
+        with pytest.raises(error):
+            await client.fetch_certificate("vm1", PUBLIC)
 
 
 async def test_an_api_that_is_away_is_unavailable() -> None:

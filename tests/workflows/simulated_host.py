@@ -32,6 +32,7 @@ class Machine:
         self.tap = False
         self.disk_bytes: int | None = None
         self.fence: Fence | None = None
+        self.certificate: int | None = None
         self.revision = 0
 
 
@@ -52,6 +53,7 @@ class SimulatedHost:
         self.shown: dict[str, Callable[[View], View]] = {}
         self.garbled: set[str] = set()
         """Steps whose next answer is no view at all, although they worked."""
+        self.certificate = 1
 
     def machine(self, vm_id: str) -> Machine:
         return self.machines.setdefault(vm_id, Machine())
@@ -122,6 +124,7 @@ class SimulatedHost:
             disk_bytes=machine.disk_bytes,
             nothing=nothing,
             revision=machine.revision,
+            certificate_serial=machine.certificate,
             address="10.0.0.9" if machine.record else None,
             last_exit=LastExit(at=datetime.now(UTC), by="host", reason="gone") if not machine.process else None,
             seen_at=datetime.now(UTC),
@@ -145,6 +148,12 @@ def _progress(machine: Machine, **changes: object) -> None:
     assert machine.record is not None
     assert machine.record.create is not None
     _update(machine, create=machine.record.create.model_copy(update=changes))
+
+
+def _certified(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.certificate = host.certificate
+    if machine.record is not None:
+        _update(machine, seed_digest=None)
 
 
 def _prepared(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
@@ -250,6 +259,7 @@ def _destroyed(kind: StepKind) -> Callable[[SimulatedHost, Machine, HostOrder], 
 
 
 _EFFECTS: dict[str, Callable[[SimulatedHost, Machine, HostOrder], None]] = {
+    "ensure_certificate": _certified,
     "ensure_prepared": _prepared,
     "ensure_image": _image,
     "ensure_root_disk": _root_disk,

@@ -316,3 +316,19 @@ async def test_case_i2_a_wish_between_the_decision_and_its_end_is_acted_on(
     await fleet.poke(vm_id)
     row = await fleet.until(vm_id, lambda row: row["observed_power_state"] == "stopped" and row["due_at"] is None)
     assert row["observed_generation"] == 2
+
+
+async def test_a_create_waits_for_its_certificate_and_counts_nothing(fleet: Fleet):
+    """L-C2: the pass ends as waiting, the row says what for, no attempt is taken; woken, the create goes on."""
+    fleet.host.waiting["ensure_certificate"] = "waiting for the host certificate"
+    vm_id = await fleet.add_vm(spec={"host_certificate": True})
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["status_detail"] is not None and row["claim_until"] is None)
+    assert row["status_detail"] == "waiting for the host certificate"
+    assert (row["phase"], row["create_attempts"], row["last_error"]) == ("creating", 0, None)
+    assert fleet.host.calls == ["find_vm", "ensure_certificate"]
+    fleet.host.waiting.clear()
+    await fleet.change(vm_id, "certificate_serial = null")
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready")
+    assert fleet.host.calls[2:] == ["find_vm", "ensure_certificate", *CREATE[1:]]
+    assert row["create_attempts"] == 1

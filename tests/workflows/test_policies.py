@@ -43,6 +43,7 @@ START = launching.LAUNCH_SECONDS + qemu.BOOT_SECONDS + qemu.QUIT_SECONDS + 5
 ASKED_TOO_LONG = 2 * monitor.ANSWER_SECONDS
 LONGEST_WAITS = {
     "find_vm": VIEW,
+    "ensure_certificate": 2 * INPUT + 2 * LOCK + NFT + VIEW,
     "ensure_prepared": INPUT + LOCK + NFT + KILL + VIEW,
     "ensure_image": slots.WAIT_SECONDS + storage.IMAGE_SECONDS + LOCK + VIEW,
     "ensure_root_disk": slots.WAIT_SECONDS + LOCK + disks.QEMU_IMG_SECONDS + VIEW,

@@ -131,6 +131,8 @@ done
 # --- network: version 2 of network-config; DHCP on every card without one
 /usr/lib/hostler/net $N
 mark net
+# each boot, before sshd reads its files
+/usr/lib/hostler/commands $U/bootcmd </dev/null >/var/log/hostler-bootcmd.log 2>&1
 [ "$new" ] && echo "$iid" >/run/hostler/new
 # the rest runs beside sshd: DHCP may still be on its way
 /usr/lib/hostler/final </dev/null >/var/log/hostler-final.log 2>&1 &
