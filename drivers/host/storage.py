@@ -181,6 +181,8 @@ class StorageSteps:
         async with job.locked():
             records = self._parts.records
             status, config = records.status(vm_id), records.config(vm_id)
+            if status.record.disk_bytes == size:
+                return
             if status.record.disk_bytes is not None and size < status.record.disk_bytes:
                 raise Permanent(f"a disk only grows: it has {status.record.disk_bytes >> 30} GiB already")
             guest = self._parts.guest(config, status)

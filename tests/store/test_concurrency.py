@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
 from model.generations import VmChange
@@ -20,6 +19,7 @@ from store.vm_create import create_vm
 from tests.fixtures.rows import add_host, add_vm, new_vm
 
 ACTOR = Actor("tester")
+ROUNDS = 30
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -42,11 +42,9 @@ async def test_nobody_waits_for_another_for_good(pool: Pool) -> None:
     host_id = await add_host(pool, instance_id="one")
     ids = [await add_vm(pool, host_id) for _ in range(6)]
     passes, changes = PassStore(pool), VmChanges(pool)
-    end = time.monotonic() + 2
 
-    async def work(vm_id: str) -> int:
-        done = 0
-        while time.monotonic() < end:
+    async def work(vm_id: str) -> None:
+        for done in range(ROUNDS):
             row = await passes.claim(ClaimRequest(vm_id=vm_id, run_id=f"run-{done}"))
             assert row is not None
             seen = Observed(
@@ -60,27 +58,17 @@ async def test_nobody_waits_for_another_for_good(pool: Pool) -> None:
                 view=View(record=Record(input_digest="d"), observed=seen),
             )
             await passes.write_outcome(outcome)
-            done += 1
-        return done
 
-    async def change(vm_id: str) -> int:
-        done = 0
-        while time.monotonic() < end:
+    async def change(vm_id: str) -> None:
+        for done in range(ROUNDS):
             await changes.change(None, vm_id, VmChange(labels={"n": str(done)}), ACTOR)
-            done += 1
-        return done
 
-    async def create() -> int:
-        done = 0
-        while time.monotonic() < end:
+    async def create() -> None:
+        for _ in range(ROUNDS):
             await create_vm(pool, new_vm(host_id), ACTOR)
-            done += 1
-        return done
 
-    async def tell() -> int:
-        done = 0
-        while time.monotonic() < end:
-            done += 1
+    async def tell() -> None:
+        for done in range(1, ROUNDS + 1):
             power = PowerState.STOPPED if done % 2 else PowerState.RUNNING
             vms = tuple(
                 VmReport(
@@ -102,7 +90,8 @@ async def test_nobody_waits_for_another_for_good(pool: Pool) -> None:
                 vms=vms,
             )
             await store_report(pool, host_id, report)
-        return done
 
-    counts = await asyncio.gather(tell(), create(), *(work(vm_id) for vm_id in ids), change(ids[0]), change(ids[1]))
-    assert min(counts) > 3
+    async with asyncio.timeout(100):
+        await asyncio.gather(tell(), create(), *(work(vm_id) for vm_id in ids), change(ids[0]), change(ids[1]))
+    stored = await pool.fetchval("select count(*) from vms")
+    assert stored == len(ids) + ROUNDS

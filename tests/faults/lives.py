@@ -1,0 +1,113 @@
+"""A VM's life in pieces: what a user, a guest or time does, and the level at which that piece is over.
+
+Each begins where the one before it has ended, and the last one ends with nothing left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.faults.fleet import Fleet, settled
+
+Row = dict[str, Any]
+Act = Callable[[Fleet, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Life:
+    """`act` begins it, `over` says from a settled row that it has come to its end.
+
+    `prepare` comes before it, without a fault. `exact`: how often the machine is made to do each thing is as in the
+    plain run. A create may begin anew (L-C1).
+    """
+
+    name: str
+    act: Act
+    over: Callable[[Row | None], bool]
+    prepare: Act | None = None
+    exact: bool = True
+
+
+def _patch(**body: Any) -> Callable[[Fleet, str], Awaitable[Any]]:
+    return lambda fleet, vm_id: fleet.call("PATCH", f"/v1/vms/{vm_id}", json=body)
+
+
+def _post(verb: str) -> Callable[[Fleet, str], Awaitable[Any]]:
+    return lambda fleet, vm_id: fleet.call("POST", f"/v1/vms/{vm_id}/{verb}", json={} if verb == "rebuild" else None)
+
+
+def _create(image: Any) -> Act:
+    def create(fleet: Fleet, vm_id: str) -> Awaitable[Any]:
+        body = {"name": f"vm-{vm_id}", "image": image, "hypervisor": "simulated", "disk_gib": 1}
+        more = {"stop_timeout_seconds": 1, "host_certificate": True}
+        return fleet.call("PUT", f"/v1/vms/{vm_id}", json={**body, **more})
+
+    return create
+
+
+def _delete(query: str) -> Callable[[Fleet, str], Awaitable[Any]]:
+    return lambda fleet, vm_id: fleet.call("DELETE", f"/v1/vms/{vm_id}?{query}")
+
+
+async def _crash(fleet: Fleet, vm_id: str) -> None:
+    fleet.simulation.cause(vm_id, "crash", "out of memory")
+
+
+async def _crash_for_good(fleet: Fleet, vm_id: str) -> None:
+    """End the guest and have every boot refused, until that shows."""
+    fleet.simulation.control(vm_id, refuse_boots=1 << 30)
+    await _crash(fleet, vm_id)
+    await fleet.until(vm_id, lambda row: row is not None and row["failures"] > 0 and row["retry_at"] is not None)
+
+
+def _is(power: str) -> Callable[[Row | None], bool]:
+    """As wanted, and applied."""
+
+    def over(row: Row | None) -> bool:
+        return (
+            row is not None
+            and settled(row)
+            and row["phase"] == "ready"
+            and row["observed_power_state"] == power
+            and row["observed_generation"] == row["generation"]
+        )
+
+    return over
+
+
+def _crashed(row: Row | None) -> bool:
+    """The one piece that moves no generation: it is known by how the last process ended, and that another runs."""
+    return row is not None and _is("running")(row) and (row["last_exit"] or {}).get("by") == "hypervisor"
+
+
+def _quarantined(row: Row | None) -> bool:
+    return row is not None and row["phase"] == "quarantined" and row["waiting_for"] == "grace"
+
+
+def _away(row: Row | None) -> bool:
+    return row is not None and row["waiting_for"] == "attempt_pause" and row["claim_until"] is None
+
+
+_NOBODY = {"url": "http://127.0.0.1:1/root.raw", "sha256": "a" * 64}
+_LONG = (
+    Life("create", _create("demo"), _is("running"), exact=False),
+    Life("pause", _patch(power_state="paused"), _is("paused")),
+    Life("resume", _patch(power_state="running"), _is("running")),
+    Life("grow", _patch(disk_gib=2), _is("running")),
+    Life("seed", _patch(metadata={"role": "web"}), _is("running")),
+    Life("restart", _post("restart"), _is("running")),
+    Life("stop", _patch(power_state="stopped"), _is("stopped")),
+    Life("start", _patch(power_state="running"), _is("running")),
+    Life("crash", _crash, _crashed),
+    Life("delete", _delete("grace=1h"), _quarantined),
+    Life("undelete", _post("undelete"), _is("running")),
+    Life("stop what is gone", _patch(power_state="stopped"), _is("stopped"), prepare=_crash_for_good),
+    Life("destroy", _delete("now=true"), lambda row: row is None),
+)
+_SHORT = (
+    Life("create without its image", _create(_NOBODY), _away, exact=False),
+    Life("destroy what was never made", _delete("now=true"), lambda row: row is None, exact=False),
+)
+STORIES = (_LONG, _SHORT)

@@ -1,0 +1,80 @@
+"""How a piece of a VM's life has ended: row, operations, record, what the machine holds, and what it was made to do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from tests.faults.fleet import Fleet
+
+IGNORED = frozenset(
+    {
+        # Each VM's own.
+        *("id", "name", "mac", "address", "input_digest", "fingerprint", "secrets", "ssh_host_key", "run_id", "spec"),
+        *("certificate_serial", "certified_key", "last_exit"),
+        # Moments.
+        *("created_at", "updated_at", "observed_at", "first_ready_at", "waiting_since", "quarantine_since"),
+        *(
+            "quarantine_stopped_at",
+            "destroy_at",
+            "retry_at",
+            "unreachable_since",
+            "expected_by",
+            "due_at",
+            "claim_until",
+        ),
+        # Counts of how often it was tried, looked at or woken, which is what faults change.
+        *("pass_number", "ended_pass", "attempt_pass", "given_back_pass", "create_attempts", "refunds", "step", "wake"),
+        *("observed_revision", "step_refunds", "step_refunds_of"),
+    }
+)
+IGNORED_OF_RECORD = frozenset({"input_digest", "seed_digest", "quarantined_at"})
+IGNORED_EFFECTS = frozenset({"press"})
+"""A guest may be asked to end more than once; that it ends once is what counts."""
+
+
+async def find_outcome(fleet: Fleet, vm_id: str, since: int, *, exact: bool) -> dict[str, Any]:
+    """Return what is there; `since`: effects of the VM up to then belong to an earlier piece."""
+    row = await fleet.pool.fetchrow("select * from vms where id = $1", vm_id)
+    operations = await fleet.pool.fetch(
+        "select kind, result from operations where vm_id = $1 and ended_at is null", vm_id
+    )
+    inventory = fleet.simulation.inventory(fleet.home / "host" / "machines")
+    folder = fleet.home / "host" / "machines" / vm_id
+    found = {
+        "row": _plain(row),
+        "open operations": [dict(operation) for operation in operations],
+        "processes": len(inventory.processes.get(vm_id, ())),
+        "taps": len(inventory.taps.get(vm_id, ())),
+        "disk": inventory.disks.get(vm_id),
+        "files": sorted(path.name for path in folder.iterdir()) if folder.exists() else [],
+        "record": _record(folder / "status.json"),
+    }
+    if exact:
+        found["effects"] = _effects(fleet, vm_id, since)
+    return found
+
+
+def _plain(row: Any) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {key: value for key, value in row.items() if key not in IGNORED}
+
+
+def _record(path: Any) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())["record"]
+    if record["create"] is not None:
+        record["create"].pop("pass_number")
+    return {key: value for key, value in record.items() if key not in IGNORED_OF_RECORD}
+
+
+def _effects(fleet: Fleet, vm_id: str, since: int) -> dict[str, int]:
+    mine = [effect.effect for effect in fleet.simulation.journal() if effect.vm_id == vm_id]
+    return dict(Counter(effect for effect in mine[since:] if effect not in IGNORED_EFFECTS))
+
+
+def count_effects(fleet: Fleet, vm_id: str) -> int:
+    return sum(effect.vm_id == vm_id for effect in fleet.simulation.journal())
