@@ -7,13 +7,27 @@ import asyncio
 import os
 import secrets
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 INSIDE = "CHAOS_INSIDE"
-# All that the run starts or mounts ends with its first process, however that ends.
-OWN = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc")
+# All that the run starts or mounts ends with its first process, and that with this one, however they end.
+OWN = (
+    "setpriv",
+    "--pdeathsig=KILL",
+    "--",
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
 
 
 def main() -> int:
@@ -30,19 +44,16 @@ def main() -> int:
         argv = [*OWN, sys.executable, "-m", "tests.chaos", "--seed", seed, "--minutes", str(given.minutes)]
         argv += ["--faults", str(given.faults)]
         folder = Path(tempfile.mkdtemp(prefix="hst-chaos-"))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            return _wait(argv, {**os.environ, INSIDE: str(folder)})
+            with subprocess.Popen(argv, env={**os.environ, INSIDE: str(folder)}) as own:
+                try:
+                    return own.wait()
+                finally:
+                    own.kill()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return asyncio.run(_run(Path(os.environ[INSIDE]), seed, given.minutes * 60, given.faults))
-
-
-def _wait(argv: list[str], environment: dict[str, str]) -> int:
-    pid = os.posix_spawnp(argv[0], argv, environment)
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except KeyboardInterrupt:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 async def _run(folder: Path, seed: str, seconds: float, faults: int) -> int:

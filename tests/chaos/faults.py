@@ -16,6 +16,9 @@ from tests.chaos.log import Log
 from tests.chaos.model import Model
 from tests.chaos.programs import Program
 
+PATIENCE_SECONDS = 45.0
+LOOK_SECONDS = 0.3
+
 
 class NotNow(Exception):
     """Another fault has what this one needs, or there is nothing to do it to."""
@@ -73,53 +76,79 @@ Fault = Callable[[Stage], AbstractAsyncContextManager[str]]
 
 @dataclass(frozen=True)
 class Known:
-    """A fault of the table. lasts: for how long, in seconds, at least and at most."""
+    """A fault of the table. lasts: for how long, in seconds, at least and at most.
+
+    weight: how often it is drawn. hard: it keeps many VMs from getting on, so that such faults take turns.
+    """
 
     name: str
     fault: Fault
     weight: int
-    lasts: tuple[float, float] = (0, 0)
+    lasts: tuple[float, float]
+    hard: bool
 
 
 TABLE: list[Known] = []
 
 
 def fault(
-    name: str, weight: int, lasts: tuple[float, float] = (0, 0)
-) -> Callable[[Callable[..., AsyncGenerator[str]]], Fault]:
+    name: str, weight: int, lasts: tuple[float, float] = (0, 0), *, hard: bool = False
+) -> Callable[[Callable[[Stage], AsyncGenerator[str]]], Fault]:
     """Put a fault into the table."""
 
     def put(make: Callable[[Stage], AsyncGenerator[str]]) -> Fault:
         found = contextlib.asynccontextmanager(make)
-        TABLE.append(Known(name, found, weight, lasts))
+        TABLE.append(Known(name, found, weight, lasts, hard))
         return found
 
     return put
 
 
 class Evil:
-    """Does one fault after another until told to end; each is undone before it ends."""
+    """Does one fault after another until told to end; each is undone before it ends.
 
-    def __init__(self, name: str, fleet: Fleet, model: Model, log: Log, counts: Counter[str]) -> None:
+    hard: of the hard faults it does each as often as its weight says, in a drawn order, and then begins anew; of the
+    others it draws one at a time.
+    """
+
+    def __init__(self, name: str, stage: Stage, log: Log, counts: Counter[str], *, hard: bool) -> None:
         self.name = name
+        self.stage = stage
         self.log = log
-        self.stage = Stage(fleet, model, Random(f"{fleet.seed}/{name}"))
         self.counts = counts
+        self.hard = hard
+        self._deck: list[Known] = []
 
     async def act(self, until: asyncio.Event, pause_seconds: float) -> None:
         rng = self.stage.rng
         while not until.is_set():
-            known = rng.choices(TABLE, [each.weight for each in TABLE])[0]
+            known = self._draw()
             lasts, pause = rng.uniform(*known.lasts), rng.uniform(0, 2 * pause_seconds)
-            try:
-                async with known.fault(self.stage) as done:
-                    self.counts[known.name] += 1
-                    self.log.note(self.name, f"{known.name}: {done}")
-                    await _first(until.wait(), lasts)
-                self.log.note(self.name, f"{known.name}: over")
-            except NotNow:
-                pause = 0.05
+            deadline = time.monotonic() + (PATIENCE_SECONDS if known.hard else 0)
+            while not until.is_set() and not await self._do(known, lasts, until) and time.monotonic() < deadline:
+                await _first(until.wait(), LOOK_SECONDS)
             await _first(until.wait(), pause)
+
+    def _draw(self) -> Known:
+        rng, table = self.stage.rng, [known for known in TABLE if known.hard == self.hard]
+        if not self.hard:
+            return rng.choices(table, [known.weight for known in table])[0]
+        if not self._deck:
+            self._deck = [known for known in table for _ in range(known.weight)]
+            rng.shuffle(self._deck)
+        return self._deck.pop()
+
+    async def _do(self, known: Known, lasts: float, until: asyncio.Event) -> bool:
+        """Do a fault for so long; return whether it could be done now."""
+        try:
+            async with known.fault(self.stage) as done:
+                self.counts[known.name] += 1
+                self.log.note(self.name, f"{known.name}: {done}")
+                await _first(until.wait(), lasts)
+            self.log.note(self.name, f"{known.name}: over")
+        except NotNow:
+            return False
+        return True
 
 
 async def _first(event: Awaitable[object], seconds: float) -> None:

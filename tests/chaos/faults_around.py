@@ -70,7 +70,7 @@ async def _some_gate(stage: Stage) -> AsyncGenerator[tuple[str, Gate]]:
         yield name, stage.fleet.gates[name]
 
 
-@fault("cut connections", 6)
+@fault("cut connections", 2, hard=True)
 async def cut(stage: Stage) -> AsyncGenerator[str]:
     async with _some_gate(stage) as (name, gate):
         count = await gate.cut()
@@ -79,7 +79,7 @@ async def cut(stage: Stage) -> AsyncGenerator[str]:
         yield f"{count} of {name}"
 
 
-@fault("refuse a port", 3, (0.5, 8))
+@fault("refuse a port", 2, (0.5, 8), hard=True)
 async def refuse(stage: Stage) -> AsyncGenerator[str]:
     async with _some_gate(stage) as (name, gate):
         count = await gate.refuse()
@@ -89,7 +89,7 @@ async def refuse(stage: Stage) -> AsyncGenerator[str]:
             await gate.open()
 
 
-@fault("lose answers", 4, (0.2, 4))
+@fault("lose answers", 2, (0.2, 4), hard=True)
 async def lose_answers(stage: Stage) -> AsyncGenerator[str]:
     """What is asked arrives, and what is answered does not."""
     async with _some_gate(stage) as (name, gate):
@@ -116,7 +116,7 @@ async def shift_clock(stage: Stage) -> AsyncGenerator[str]:
             stage.fleet.tricks[name].set()
 
 
-@fault("slow disk", 4, (1, 8))
+@fault("slow disk", 1, (1, 8), hard=True)
 async def slow_disk(stage: Stage) -> AsyncGenerator[str]:
     async with stage.playing("host"), stage.in_the_way("work"):
         seconds = stage.rng.uniform(0.05, 1.0)
@@ -127,7 +127,7 @@ async def slow_disk(stage: Stage) -> AsyncGenerator[str]:
             stage.fleet.tricks["host"].set()
 
 
-@fault("full disk", 2, (1, 10))
+@fault("full disk", 1, (1, 10), hard=True)
 async def full_disk(stage: Stage) -> AsyncGenerator[str]:
     """Nothing more can be written where the host keeps its state."""
     filler = stage.fleet.host / "filler"

@@ -19,31 +19,31 @@ async def _killed(program: Program) -> str:
     return f"{program.name} {pid} became {program.pid}"
 
 
-@fault("kill the API", 5)
+@fault("kill the API", 2, hard=True)
 async def kill_api(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("api") as (program,):
         yield await _killed(program)
 
 
-@fault("kill a control worker", 6)
+@fault("kill a control worker", 2, hard=True)
 async def kill_control(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken(stage.rng.choice(CONTROLS)) as (program,):
         yield await _killed(program)
 
 
-@fault("kill the host worker", 10)
+@fault("kill the host worker", 3, hard=True)
 async def kill_host(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("host") as (program,):
         yield await _killed(program)
 
 
-@fault("kill Temporal", 3)
+@fault("kill Temporal", 1, hard=True)
 async def kill_temporal(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("temporal") as (program,):
         yield await _killed(program)
 
 
-@fault("kill Postgres", 2)
+@fault("kill Postgres", 1, hard=True)
 async def kill_postgres(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("postgres") as (program,):
         yield await _killed(program)
@@ -67,13 +67,13 @@ async def _stopped(program: Program) -> AsyncGenerator[str]:
             program.signal(signal.SIGCONT)
 
 
-@fault("stop a process for a moment", 8, (0.3, 4))
+@fault("stop a process for a moment", 3, (0.3, 4), hard=True)
 async def stop_shortly(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken(stage.rng.choice(PROCESSES)) as (program,), _stopped(program) as what:
         yield what
 
 
-@fault("stop a process over its limits", 4, (13, 17))
+@fault("stop a process over its limits", 2, (13, 17), hard=True)
 async def stop_long(stage: Stage) -> AsyncGenerator[str]:
     """Longer than a heartbeat's limit, a workflow task's, and what a client waits for an answer."""
     name = stage.rng.choice(("api", "host", "host", *CONTROLS))
@@ -81,7 +81,7 @@ async def stop_long(stage: Stage) -> AsyncGenerator[str]:
         yield what
 
 
-@fault("take Postgres away", 1, (2, 9))
+@fault("take Postgres away", 1, (2, 9), hard=True)
 async def postgres_away(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("postgres") as (program,):
         await program.put_away(signal.SIGINT)
@@ -91,7 +91,7 @@ async def postgres_away(stage: Stage) -> AsyncGenerator[str]:
             program.keep()
 
 
-@fault("take Temporal away", 1, (2, 9))
+@fault("take Temporal away", 1, (2, 9), hard=True)
 async def temporal_away(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("temporal") as (program,):
         await program.put_away()
@@ -101,7 +101,7 @@ async def temporal_away(stage: Stage) -> AsyncGenerator[str]:
             program.keep()
 
 
-@fault("empty Temporal", 1, (0, 1))
+@fault("empty Temporal", 1, (0, 1), hard=True)
 async def empty_temporal(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken("temporal") as (program,):
         await program.put_away()
@@ -115,7 +115,7 @@ async def empty_temporal(stage: Stage) -> AsyncGenerator[str]:
             program.keep()
 
 
-@fault("reboot the host", 4, (0, 3))
+@fault("reboot the host", 2, (0, 3), hard=True)
 async def reboot(stage: Stage) -> AsyncGenerator[str]:
     """Every guest dies with its machine, and the worker of its next boot finds another boot id."""
     async with stage.taken("host") as (program,):

@@ -38,8 +38,8 @@ SPARED_SECONDS = 4.0
 START_SECONDS = 90
 CONTROLS = ("control-1", "control-2")
 WAYS = {
-    "users": (("api", "postgres"), (4.0, 12.0)),
-    "work": (("temporal", "host"), (4.0, 16.0)),
+    "users": (("api", "postgres"), (3.0, 10.0)),
+    "work": (("temporal", "host"), (3.0, 12.0)),
 }
 READY = {
     "postgres": b"ready to accept connections",
@@ -184,6 +184,7 @@ class Fleet:
         log = self.folder / "logs" / f"{name}.log"
         self.programs[name] = Program(name, argv, environment, log, Random(f"{self.seed}/keeper/{name}"), READY[name])
         self.programs[name].spared_seconds = SPARED_SECONDS
+        self.programs[name].note = lambda text: self.log.note("keeper", text)
 
     def _add_ours(self, name: str, module: str) -> None:
         client = "control" if name in CONTROLS else name

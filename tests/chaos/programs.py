@@ -32,13 +32,12 @@ class Program:
     rng: Random
     says_ready: bytes
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    before_start: Callable[[], None] = lambda: None
+    note: Callable[[str], None] = lambda text: None
     end_signal: signal.Signals = signal.SIGTERM
     spared_seconds: float = 0
     starts: int = 0
     ready_since: float | None = None
     _log_begin: int = 0
-    exits: list[int] = field(default_factory=list)
     _process: asyncio.subprocess.Process | None = None
     _keeper: asyncio.Task[None] | None = None
     _away: bool = False
@@ -71,7 +70,6 @@ class Program:
 
     async def _keep(self) -> None:
         while not self._away:
-            self.before_start()
             self.ready_since = None
             with self.log.open("ab") as log:
                 self._log_begin = log.tell()
@@ -79,7 +77,8 @@ class Program:
                     *self.argv, cwd="/", env=self.environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
                 )
             self.starts += 1
-            self.exits.append(await self._process.wait())
+            self.note(f"{self.name} is process {self._process.pid}")
+            self.note(f"{self.name} {self._process.pid} has ended with {await self._process.wait()}")
             await asyncio.sleep(self.rng.uniform(0.1, LONGEST_PAUSE_SECONDS))
 
     def signal(self, number: signal.Signals) -> int | None:

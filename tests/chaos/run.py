@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from tests.chaos import faults_around, faults_guests, faults_processes
 from tests.chaos.evidence import keep_evidence
-from tests.chaos.faults import TABLE, Evil
+from tests.chaos.faults import TABLE, Evil, Stage
 from tests.chaos.fleet import Fleet
 from tests.chaos.log import Log
 from tests.chaos.model import Model
@@ -20,10 +21,11 @@ from tests.chaos.settle import Settling
 from tests.chaos.users import User
 from tests.chaos.watch import Watch
 
-USERS, EVILS = 4, 5
+USERS, EVILS, HARD_EVILS = 4, 5, 3
 VMS_PER_USER = 6
 USER_PAUSE_SECONDS, FAULT_PAUSE_SECONDS = 0.7, 0.4
 LOOK_SECONDS = 0.2
+END_SECONDS = 240.0
 FAULT_MODULES = (faults_around, faults_guests, faults_processes)
 
 
@@ -77,7 +79,7 @@ async def _rage(
     """Let users and faults at it."""
     over, log, model = asyncio.Event(), result.log, result.model
     users = [User(f"user-{n}", fleet, model, log, most_vms=VMS_PER_USER * USERS) for n in range(USERS)]
-    evils = [Evil(f"evil-{n}", fleet, model, log, result.faults) for n in range(EVILS)]
+    evils = [_evil(f"evil-{n}", fleet, result, hard=n < HARD_EVILS) for n in range(EVILS)]
     tasks = [asyncio.create_task(user.live(over, USER_PAUSE_SECONDS), name=user.name) for user in users]
     tasks += [asyncio.create_task(evil.act(over, FAULT_PAUSE_SECONDS), name=evil.name) for evil in evils]
     deadline = time.monotonic() + seconds
@@ -85,7 +87,17 @@ async def _rage(
         await asyncio.sleep(LOOK_SECONDS)
         _raise_errors([*tasks, *watching])
     over.set()
-    await asyncio.gather(*tasks)
+    _, left = await asyncio.wait(tasks, timeout=END_SECONDS)
+    _raise_errors(tasks)
+    for task in left:
+        log.violated(f"{task.get_name()} is not done {END_SECONDS:g} s after the last fault was undone")
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def _evil(name: str, fleet: Fleet, result: Result, *, hard: bool) -> Evil:
+    stage = Stage(fleet, result.model, Random(f"{fleet.seed}/{name}"))
+    return Evil(name, stage, result.log, result.faults, hard=hard)
 
 
 @contextlib.asynccontextmanager
