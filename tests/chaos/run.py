@@ -21,7 +21,7 @@ from tests.chaos.settle import Settling
 from tests.chaos.users import User
 from tests.chaos.watch import Watch
 
-USERS, EVILS, HARD_EVILS = 4, 5, 3
+USERS, EVILS, HARD_EVILS = 4, 8, 2
 VMS_PER_USER = 6
 USER_PAUSE_SECONDS, FAULT_PAUSE_SECONDS = 0.7, 0.4
 LOOK_SECONDS = 0.2
