@@ -13,7 +13,7 @@ KEPT := HOSTLER_CACHE,HOSTLER_HOME,DATABASE_URL
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=$(KEPT) --)
 
 .DEFAULT_GOAL := help
-.PHONY: help up down test test-slow check bench chaos setup bootstrap venv guest root
+.PHONY: help up down test test-slow check faults bench chaos setup bootstrap venv guest root
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 help: ## say what there is
@@ -38,6 +38,9 @@ check: venv ## format, lint, types, import contracts, dead dependencies
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
+
+faults: setup ## strike every activity of every life by every fault (some 20 minutes)
+	@FAULTS=all $(BIN)/pytest tests/faults/test_activities.py $(ARGS)
 
 bench: setup ## time a create against a bare start of the same guest
 	@$(BIN)/python -m tests.bench $(ARGS)

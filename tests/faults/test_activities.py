@@ -6,6 +6,7 @@ L-G2 to L-G5, cases C2, E5, F1, F3, I2, I4, O5, O14, O15. The points come from t
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -74,17 +75,16 @@ def _differing(found: Any, wanted: Any) -> str:
     return f"{found!r}, not {wanted!r}"
 
 
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("scope", ["each point", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.timeout(3000)
 async def test_every_activity_of_every_life_under_faults(
-    scope: str,
     database_url: str,
     temporal_address: str,
     temporal_namespace: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The quick sweep strikes each point once, by another fault in each run; the whole one by every fault."""
+    """Each point is struck once, by another fault in each run; with FAULTS=all (`make faults`) by every fault."""
+    scope = os.environ.get("FAULTS", "each point")
     sweep = Sweep(random.randrange(len(FAULTS)) if scope == "each point" else None)
     async with running_fleet(database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch) as fleet:
         for story in STORIES:
