@@ -121,7 +121,7 @@ async def test_case_f9_ten_thousand_polls_leave_nothing_open(world: World) -> No
 
         async def poll(count: int) -> None:
             for _ in range(count):
-                async with httpx2.AsyncClient(base_url=url, headers=token) as client:
+                async with httpx2.AsyncClient(base_url=url, headers=token, timeout=60) as client:
                     assert (await client.get(path)).status_code == 200
 
         await asyncio.gather(*(poll(5) for _ in range(20)))

@@ -26,7 +26,7 @@ from workers.control import control_worker
 
 BOUND_SECONDS = 30
 INSTANCE = "i1"
-POKE_TRIES = 50
+POKE_TRIES = 200
 
 
 @dataclass
