@@ -86,6 +86,16 @@ class VmActivities:
         return await self._host.run(order, self._host.grow_disk)
 
     @activity.defn
+    async def ensure_disk_set_aside(self, order: HostOrder) -> View:
+        """Put the root disk aside for a rebuild, or turn back to the one that was (L-V10)."""
+        return await self._host.run(order, self._host.set_aside)
+
+    @activity.defn
+    async def ensure_kept_disk_removed(self, order: HostOrder) -> View:
+        """Remove the root disk that a rebuild put aside (L-V10)."""
+        return await self._host.run(order, self._host.drop_kept)
+
+    @activity.defn
     async def ensure_quarantined(self, order: HostOrder) -> View:
         """Stop the guest for its quarantine; disk and address stay (L-R2)."""
         return await self._host.run(order, self._host.quarantine)

@@ -200,6 +200,20 @@ class HostKeyBody(Body):
     public_key: SshKey
 
 
+class RebuildBody(Body):
+    """What to rebuild a VM from: its own image, or another; or `undo`, which brings the kept root disk back."""
+
+    image: AnyImage = Field(default=None)  # type: ignore[assignment]
+    undo: Annotated[bool, Strict()] = False
+    discard: Annotated[bool, Strict(), Field(description="Whether the disk that is kept already may be lost")] = False
+
+    @model_validator(mode="after")
+    def _undo_alone(self) -> RebuildBody:
+        if self.undo and (self.discard or "image" in self.model_fields_set):
+            raise ValueError("undo takes neither image nor discard")
+        return self
+
+
 class NewHostBody(Body):
     """A host to enrol. The answer holds its credential, once."""
 

@@ -136,7 +136,8 @@ class QuarantineDocument(Shown):
 class VmDocument(Shown):
     """A VM's row. What nobody can tell is null; `last_known` says what was seen last.
 
-    `at_next_boot` names what of the change that is answered the guest takes when it boots next.
+    `old_disk_until`: until then a rebuild can be undone. `at_next_boot` names what of the change that is answered the
+    guest takes when it boots next.
     """
 
     id: str
@@ -171,6 +172,7 @@ class VmDocument(Shown):
     spec_generation: int
     restart_generation: int
     rebuild_generation: int
+    old_disk_until: datetime | None
     observed_generation: int
     create_attempts: int
     restart_count: int

@@ -8,7 +8,7 @@ from typing import Protocol
 from pydantic import SecretStr
 
 from api.bodies import FileBody, ImageBody, NewImageBody, NewVmBody
-from api.gate import DEFAULT_PROJECT, Caller
+from api.gate import Caller
 from api.parts import Parts
 from model.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unavailable
 from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
@@ -16,6 +16,7 @@ from runtime.keys import MasterKeys
 from store.host import StoredHost
 from store.image import PUBLIC
 from store.vm import StoredVm
+from store.vm_rebuild import NewImage
 
 _IMAGES = "images.secrets/"
 _VMS = "vms.secrets/"
@@ -36,7 +37,7 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
     if body.host is not None and caller.project is not None:
         raise Forbidden("naming a host takes a token that belongs to no project; leave it out")
     project = caller.home
-    image, urls = await _image_of(parts, caller, body.image)
+    image, urls = await _image_of(parts, caller, body.image, project)
     user_data = body.user_data.encode() if body.user_data is not None else None
     spec = VmSpec(
         image=image,
@@ -69,6 +70,17 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         spec=spec,
         secrets=seal_vm(parts.keys, vm_id, secrets),
     )
+
+
+async def rebuild_image(parts: Parts, caller: Caller, vm: StoredVm, given: str | ImageBody) -> NewImage:
+    """Turn the image of a rebuild into what the store makes the row's of; it belongs to the VM's project (S-19)."""
+    image, urls = await _image_of(parts, caller, given, vm.project)
+
+    def reseal(sealed: bytes) -> bytes:
+        secrets = open_vm(parts.keys, vm.id, sealed).model_copy(update={"urls": urls})
+        return seal_vm(parts.keys, vm.id, secrets)
+
+    return NewImage(image, reseal)
 
 
 def new_image(keys: MasterKeys, caller: Caller, body: NewImageBody, image_id: str) -> tuple[str, str, ImageSpec, bytes]:
@@ -144,14 +156,14 @@ def _invalid(field: str, text: str) -> Invalid:
 
 
 async def _image_of(
-    parts: Parts, caller: Caller, given: str | ImageBody
+    parts: Parts, caller: Caller, given: str | ImageBody, project: str
 ) -> tuple[ImageSpec, dict[FileRole, SecretStr]]:
     if isinstance(given, ImageBody):
         _check_source(caller, given)
-        spec = ImageSpec(owner=caller.home, rootfs=_file_spec(parts.keys, given), format=given.format)
+        spec = ImageSpec(owner=project, rootfs=_file_spec(parts.keys, given), format=given.format)
         return spec, {"rootfs": SecretStr(given.url)}
     try:
-        stored = await parts.images.find(caller.project or DEFAULT_PROJECT, given)
+        stored = await parts.images.find(project, given)
     except NotFound:
         raise _invalid("image", f"there is no image {given}; `hostler image ls` lists those that are there") from None
     opened = Secrets.from_bytes(parts.keys.open_at_rest(stored.secrets, _IMAGES + stored.id))

@@ -27,6 +27,7 @@ from store.operation import OperationStore
 from store.token import TokenStore
 from store.vm import VmStore
 from store.vm_change import VmChanges
+from store.vm_rebuild import VmRebuilds
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -55,6 +56,7 @@ class Parts:
     def __post_init__(self) -> None:
         self.vms = VmStore(self.pool)
         self.changes = VmChanges(self.pool)
+        self.rebuilds = VmRebuilds(self.pool)
         self.hosts = HostStore(self.pool)
         self.images = ImageStore(self.pool)
         self.operations = OperationStore(self.pool)

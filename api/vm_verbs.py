@@ -1,4 +1,4 @@
-"""What is asked of a VM apart from its desired state: restart, retry, undelete; and what it left behind to read."""
+"""What is asked of a VM apart from its desired state: restart, rebuild, retry, undelete; and what it left to read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from api.accepting import accepted_view
+from api.bodies import ImageBody, RebuildBody
 from api.cursor import After, Limit, page
 from api.documents import ConsoleDocument, OperationDocument, Page, VmDocument
 from api.gate import Operator, PartsOf, Viewer
+from api.making import rebuild_image
 from api.route import GatedRoute
 from api.views import operation_view
 from api.vm import Generation
@@ -28,6 +30,33 @@ async def restart(
 ) -> VmDocument:
     """Stop and start the guest once."""
     accepted = await parts.changes.restart(caller.project, vm_id, caller.actor, generation=generation)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.post("/{vm_id}/rebuild", status_code=202)
+async def rebuild(
+    vm_id: VmId,
+    body: RebuildBody,
+    caller: Operator,
+    parts: PartsOf,
+    response: Response,
+    generation: Generation,
+    wait: Wait = None,
+) -> VmDocument:
+    """Make root disk and seed anew from the same image or another; name, addresses and host key stay.
+
+    The old root disk is kept until `old_disk_until`: `{"undo": true}` brings it back, and keeps the new one instead.
+    """
+    keep = parts.tombstone_grace
+    if body.undo:
+        accepted = await parts.rebuilds.undo(caller.project, vm_id, caller.actor, keep=keep, generation=generation)
+        return await accepted_view(parts, caller, accepted, response, wait)
+    given: str | ImageBody | None = body.image if "image" in body.model_fields_set else None
+    vm = await parts.vms.get(caller.project, vm_id)
+    image = await rebuild_image(parts, caller, vm, given) if given is not None else None
+    accepted = await parts.rebuilds.rebuild(
+        caller.project, vm_id, caller.actor, keep=keep, image=image, discard=body.discard, generation=generation
+    )
     return await accepted_view(parts, caller, accepted, response, wait)
 
 

@@ -81,7 +81,8 @@ _TOLD: dict[Waiting, _Told] = {
     ),
     Waiting.LOST_RECORD: _Told(
         "waits for a decision: {host} has no record of it any more",
-        "Bring the host's state directory back, or give the VM up with `hostler vm rm {name}`.",
+        "Bring the host's state directory back, have everything made anew (`hostler vm rebuild {name}`), or give the "
+        "VM up with `hostler vm rm {name}`.",
     ),
     Waiting.REFUSED_CHANGE: _Told(
         "does without what {host} cannot give it, and keeps what it has",

@@ -33,6 +33,7 @@ _VM_COMMANDS = (
     ("resume", "cli.vm_change:resume", "Let a paused VM go on."),
     ("restart", "cli.vm_change:restart", "Stop and start a VM once."),
     ("retry", "cli.vm_change:retry", "Try again, at once, what failed."),
+    ("rebuild", "cli.vm_change:rebuild", "Make a VM's root disk anew, or undo that."),
     ("resize", "cli.vm_change:resize", "Change a VM's processors, memory or disk."),
     ("protect", "cli.vm_change:protect", "Refuse to delete or rebuild a VM."),
     ("unprotect", "cli.vm_change:unprotect", "Let a VM be deleted and rebuilt again."),

@@ -16,6 +16,15 @@ CREATE = (
     StepKind.BOOT,
     StepKind.COMPLETE,
 )
+REBUILD = (
+    StepKind.STOP,
+    StepKind.SET_ASIDE,
+    StepKind.FETCH_IMAGE,
+    StepKind.MAKE_DISK,
+    StepKind.WRITE_SEED,
+    StepKind.COMPLETE,
+    StepKind.BOOT,
+)
 DESTROY = (
     StepKind.QUARANTINE,
     StepKind.DESTROY_PROCESS,

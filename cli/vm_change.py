@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -20,7 +20,10 @@ from cli.options import (
     read_millicores,
 )
 from cli.output import console, print_json
+from cli.steps import REBUILD
 from cli.vm import print_outcome
+from cli.vm_create import read_image
+from model.step import StepKind
 
 Name = Annotated[str, Parameter(help="Name or id.")]
 
@@ -100,6 +103,38 @@ def resize(
     change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
+def rebuild(
+    name: Name,
+    /,
+    *,
+    image: str | None = None,
+    image_url: str | None = None,
+    sha256: str | None = None,
+    image_format: Annotated[Literal["qcow2", "raw"] | None, Parameter(name="--format")] = None,
+    undo: bool = False,
+    discard: bool = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+) -> None:
+    """Make a VM's root disk anew; name, addresses and host key stay. The old disk is kept for a while.
+
+    :param image: Another image's name. Default: the one it has.
+    :param image_url: Another image by its URL; needs --sha256.
+    :param sha256: The digest of the file at --image-url.
+    :param image_format: The format of the file at --image-url. Default: read from its header.
+    :param undo: Bring the old disk back instead; the present one is kept in its place.
+    :param discard: Allow that a disk which an earlier rebuild put aside is lost.
+    """
+    named = any(each is not None for each in (image, image_url, sha256, image_format))
+    if undo and (named or discard):
+        raise Usage("--undo takes neither an image nor --discard")
+    body: Document = {"undo": True} if undo else {"discard": True} if discard else {}
+    if named:
+        body["image"] = read_image(image, image_url, sha256, image_format)
+    change("POST", name, "/rebuild", body, no_wait=no_wait, timeout=timeout, as_json=as_json, steps=REBUILD)
+
+
 def rm(
     name: Name,
     /,
@@ -145,13 +180,14 @@ def change(
     no_wait: bool,
     timeout: str | None,
     as_json: bool,
+    steps: tuple[StepKind, ...] = (),
 ) -> None:
     """Ask for a change, wait until it is done, and print the row."""
     limit = read_duration(timeout, "--timeout")
     with Api() as api:
         vm = api.call(method, f"/v1/vms/{api.find_vm_id(name)}{path}", body=body)
         if not no_wait:
-            vm = follow(api, vm, Watch(str(vm.get("name")), timeout=limit, silent=as_json))
+            vm = follow(api, vm, Watch(str(vm.get("name")), steps, timeout=limit, silent=as_json))
     if as_json:
         print_json(vm)
     else:

@@ -74,8 +74,8 @@ class StoredStatus(Frozen):
     """status.json: what was intended, and what was last seen with the revision that rises with each change.
 
     `process` is the last one that was let go for this VM, `exit_of` the last one whose end `last_exit` tells.
-    `turned_off` is set while a guest that ended by its own power-off, with nobody asking, has neither been booted again
-    nor stopped (L-V4).
+    `images` belong to the disk in use, `kept_images` to the one that a rebuild put aside. `turned_off` is set while a
+    guest that ended by its own power-off, with nobody asking, has neither been booted again nor stopped (L-V4).
     """
 
     format: int = STATUS.format
@@ -84,6 +84,7 @@ class StoredStatus(Frozen):
     record: Record
     process: ProcessRecord | None = None
     images: StoredImages | None = None
+    kept_images: StoredImages | None = None
     exit_of: ProcessRecord | None = None
     last_exit: LastExit | None = None
     turned_off: bool = False

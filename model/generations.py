@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from model.base import Frozen
 from model.errors import Conflict
-from model.specification import VmSpec
+from model.specification import ImageSpec, VmSpec
 from model.vm import GuestPoweroff, PowerState
 
 SIZES = frozenset({"cpu_millicores", "memory_mib"})
@@ -27,6 +27,7 @@ class Wish(Frozen):
     generation: int
     spec_generation: int
     restart_generation: int
+    rebuild_generation: int = 0
 
 
 class VmChange(Frozen):
@@ -98,6 +99,18 @@ def apply_restart(wish: Wish) -> Wish:
     if wish.power_state is not PowerState.RUNNING:
         raise Conflict(f"only a VM that is wanted running is restarted; this one is wanted {wish.power_state.value}")
     return wish.model_copy(update={"restart_generation": wish.restart_generation + 1})
+
+
+def apply_rebuild(wish: Wish, image: ImageSpec | None = None) -> Wish:
+    """Ask for one rebuild, from the same image or another; the machine's specification counts as changed (L-N2)."""
+    return wish.model_copy(
+        update={
+            "spec": wish.spec if image is None else wish.spec.model_copy(update={"image": image}),
+            "generation": wish.generation + 1,
+            "spec_generation": wish.spec_generation + 1,
+            "rebuild_generation": wish.rebuild_generation + 1,
+        }
+    )
 
 
 def _current(wish: Wish, name: str) -> Any:

@@ -7,17 +7,30 @@ from datetime import datetime
 from model.base import Lenient
 from model.fence import Fence
 from model.process import ProcessRecord
-from model.vm import LastExit, PowerState
+from model.vm import DiskName, LastExit, PowerState
 
 
 class CreateProgress(Lenient):
-    """How far the create of one pass has come. Another pass starts at the beginning again (L-C1)."""
+    """How far one pass has come with a create, or with the rebuild of a generation above 0.
+
+    Another pass starts at the beginning again (L-C1). `undo`: the disk in use is one that was brought back, no new one.
+    """
 
     pass_number: int
+    rebuild_generation: int = 0
+    undo: bool = False
     image: bool = False
     disk: bool = False
     seed: bool = False
     booted: bool = False
+
+
+class KeptDisk(Lenient):
+    """The root disk that the rebuild of generation `by` put aside (L-V10)."""
+
+    name: DiskName
+    by: int
+    disk_bytes: int | None = None
 
 
 class Refusal(Lenient):
@@ -35,7 +48,8 @@ class Record(Lenient):
     recorded as stopped. `stop_intended` is durable before a guest is asked to stop. `restart_of` names the process that
     a restart replaces (L-V7), `restart_of_generation` the restart that was wanted then (None: a record
     from before this was kept). `applied_…` are the last applied generations. `refused`: the guest keeps what it has
-    (L-V8).
+    (L-V8). `disk` is the one in use, `kept` the one that a rebuild put aside. `create` on a record with a boot id is a
+    rebuild that is not whole yet.
     """
 
     input_digest: str
@@ -49,6 +63,8 @@ class Record(Lenient):
     applied_spec_generation: int = 0
     applied_restart_generation: int = 0
     applied_rebuild_generation: int = 0
+    disk: DiskName = "disk"
+    kept: KeptDisk | None = None
     disk_bytes: int | None = None
     seed_digest: str | None = None
     refused: Refusal | None = None
@@ -96,7 +112,10 @@ class View(Lenient):
 
 
 class HostOrder(Lenient):
-    """The argument of every host step; sealed on its way (S-3). The fence says which order wins."""
+    """The argument of every host step; sealed on its way (S-3). The fence says which order wins.
+
+    `kept_by`: what a rebuild puts aside is called by this generation. `undo_of`: bring back what that one put aside.
+    """
 
     vm_id: str
     fence: Fence
@@ -107,6 +126,8 @@ class HostOrder(Lenient):
     spec_generation: int
     restart_generation: int
     rebuild_generation: int
+    kept_by: int = 0
+    undo_of: int | None = None
     disk_gib: int | None
     stop_timeout_seconds: int
     project: str = "default"

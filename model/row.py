@@ -12,6 +12,8 @@ class Desired(Lenient):
     """What the user asked for.
 
     `certificate_serial` is that of the newest host certificate, once one was signed (L-C2).
+    `kept_by` is the rebuild that put the kept root disk aside, `undo_of` the one whose kept disk is wanted back;
+    `old_disk_until` is when the kept one is removed (L-V10).
     """
 
     power_state: PowerState
@@ -20,6 +22,9 @@ class Desired(Lenient):
     spec_generation: int
     restart_generation: int
     rebuild_generation: int
+    kept_by: int = 0
+    undo_of: int | None = None
+    old_disk_until: datetime | None = None
     input_digest: str
     disk_gib: int | None
     stop_timeout_seconds: int
@@ -44,6 +49,7 @@ class Status(Lenient):
     resting: bool = False
     unreachable_since: datetime | None = None
     observed_generation: int = 0
+    applied_rebuild_generation: int = 0
     first_ready_at: datetime | None = None
     destroying: bool = False
     held: bool = False
@@ -76,6 +82,11 @@ class Row(Lenient):
     wake: int
     now: datetime
     owner: bool = True
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether a rebuild was asked for of which nobody has told that it is done."""
+        return self.status.applied_rebuild_generation < self.desired.rebuild_generation
 
     @property
     def stop_timeout_seconds(self) -> int:

@@ -171,6 +171,14 @@ def same_urls(one: VmSpec, other: VmSpec) -> bool:
     return [file and file.url_digest for file in _files(one)] == [file and file.url_digest for file in _files(other)]
 
 
+def same_files(one: ImageSpec, other: ImageSpec) -> bool:
+    """Say whether two images are made of the same files, wherever they are fetched from."""
+    return all(
+        (mine and mine.sha256) == (theirs and theirs.sha256)
+        for mine, theirs in ((getattr(one, role), getattr(other, role)) for role in FILE_ROLES)
+    )
+
+
 def _files(spec: VmSpec) -> tuple[FileSpec | None, ...]:
     return (spec.image.rootfs, spec.image.kernel, spec.image.initrd)
 

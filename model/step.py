@@ -38,6 +38,8 @@ class StepKind(StrEnum):
     RECORD_STOP = "record_stop"
     NOTE_RESTART = "note_restart"
     GROW_DISK = "grow_disk"
+    SET_ASIDE = "set_aside"
+    DROP_KEPT = "drop_kept"
     APPLY = "apply"
     QUARANTINE = "quarantine"
     RELEASE = "release"
@@ -70,13 +72,15 @@ WORDS: dict[StepKind, str] = {
     StepKind.MAKE_DISK: "making the root disk",
     StepKind.WRITE_SEED: "writing the seed",
     StepKind.BOOT: "starting the guest",
-    StepKind.COMPLETE: "recording that the create completed",
+    StepKind.COMPLETE: "recording that every part is made",
     StepKind.PAUSE: "pausing the guest",
     StepKind.RESUME: "resuming the guest",
     StepKind.STOP: "stopping the guest",
     StepKind.RECORD_STOP: "recording that the guest is stopped",
     StepKind.NOTE_RESTART: "noting which process the restart replaces",
     StepKind.GROW_DISK: "growing the root disk",
+    StepKind.SET_ASIDE: "putting the root disk aside",
+    StepKind.DROP_KEPT: "removing the root disk that was put aside",
     StepKind.APPLY: "recording what was applied",
     StepKind.QUARANTINE: "stopping the guest for its quarantine",
     StepKind.RELEASE: "taking the VM out of quarantine",

@@ -33,6 +33,9 @@ LONGEST_STOP_SECONDS = 1200
 GuestPoweroff = Literal["start", "stop"]
 DiskFormat = Literal["qcow2", "raw"]
 Firmware = Literal["bios", "uefi"]
+DiskName = Literal["disk", "disk-2"]
+DISK_NAMES: tuple[DiskName, DiskName] = ("disk", "disk-2")
+"""The two places of a VM's root disk: one is in use, the other may hold the one that a rebuild put aside (L-V10)."""
 
 
 class ImageFile(Lenient):

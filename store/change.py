@@ -110,6 +110,7 @@ def wish_of(record: asyncpg.Record) -> Wish:
         generation=record["generation"],
         spec_generation=record["spec_generation"],
         restart_generation=record["restart_generation"],
+        rebuild_generation=record["rebuild_generation"],
     )
 
 

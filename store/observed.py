@@ -35,7 +35,8 @@ update vms v set
     observed_revision = case when s.unrecorded then v.observed_revision else s.revision end,
     observed_power_state = s.power_state,
     observed_at = s.seen_at, ssh_host_key = coalesce(s.ssh_host_key, v.ssh_host_key),
-    last_exit = coalesce(s.last_exit, v.last_exit), restart_count = s.restart_count, unreadable = s.unreadable
+    last_exit = case when s.unrecorded then v.last_exit else s.last_exit end,
+    restart_count = s.restart_count, unreadable = s.unreadable
 from jsonb_to_recordset($3) as s(vm_id text, revision bigint, power_state text, seen_at timestamptz,
     ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean)
 where v.id = s.vm_id and v.host_id = $1

@@ -17,7 +17,9 @@ from store.database import reading
 if TYPE_CHECKING:
     from store.database import Connection, Pool
 
-OperationKind = Literal["create", "change", "power", "restart", "retry", "delete", "undelete", "refresh", "converge"]
+OperationKind = Literal[
+    "create", "change", "power", "restart", "rebuild", "retry", "delete", "undelete", "refresh", "converge"
+]
 OperationResult = Literal["settled", "failed", "superseded", "gone"]
 
 _COLUMNS = """id, vm_id, project, kind, generation, workflow_id, run_id, attempts, created_at, started_at, ended_at,

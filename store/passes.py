@@ -226,6 +226,7 @@ async def _draw(connection: Connection, request: ClaimRequest) -> int:
     return drawn
 
 
+# What the host keeps of a rebuild is told only of the last one asked for.
 # `step + 1`: what a pass does in the store alone is narrated under the number of the host step that follows it.
 _OUTCOME = f"""
 update vms v set
@@ -239,6 +240,13 @@ update vms v set
     unreachable_since = coalesce($11, case when $8 = 0 or $13 then null else v.unreachable_since end),
     observed_generation = greatest(v.observed_generation, coalesce($12, 0)),
     first_ready_at = coalesce(v.first_ready_at, case when $13 then now() end),
+    applied_rebuild_generation = greatest(v.applied_rebuild_generation, coalesce($15, 0)),
+    old_disk_until = case when $15 = v.rebuild_generation and $16::bigint is null then null
+        else v.old_disk_until end,
+    old_image = case when $15 = v.rebuild_generation and v.kept_by is distinct from $16 then null
+        else v.old_image end,
+    old_secrets = case when $15 = v.rebuild_generation and v.kept_by is distinct from $16 then null
+        else v.old_secrets end,
     waiting_for = $14,
     waiting_since = case when $14 is not distinct from v.waiting_for then v.waiting_since else now() end
 where v.id = $1 and {OWNED} and v.step <= $3 + 1
@@ -246,6 +254,8 @@ where v.id = $1 and {OWNED} and v.step <= $3 + 1
 
 
 def _outcome_values(outcome: Outcome) -> tuple[object, ...]:
+    record = outcome.view.record if outcome.view else None
+    whole = record is not None and record.boot_id is not None
     words = outcome.words or (outcome.view.waiting if outcome.view else None)
     return (
         outcome.vm_id,
@@ -262,4 +272,6 @@ def _outcome_values(outcome: Outcome) -> tuple[object, ...]:
         outcome.observed_generation,
         outcome.completed,
         outcome.waits,
+        record.applied_rebuild_generation if record and whole else None,
+        record.kept.by if record and record.kept else None,
     )

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 ROW = """
 select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spec_generation, v.restart_generation,
-    v.rebuild_generation, v.input_digest, v.disk_gib, v.stop_timeout_seconds, v.phase, v.pass_number, v.ended_pass,
+    v.rebuild_generation, v.kept_by, v.undo_of, v.old_disk_until, v.applied_rebuild_generation,
+    v.input_digest, v.disk_gib, v.stop_timeout_seconds, v.phase, v.pass_number, v.ended_pass,
     v.attempt_pass, v.create_attempts, v.refunds, v.failures, v.retry_at, v.resting, v.unreachable_since,
     v.observed_generation, v.first_ready_at, v.destroying, v.held, v.quarantine_kind, v.quarantine_since, v.destroy_at,
     v.quarantine_stopped_at, coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
@@ -68,6 +69,9 @@ def _desired(record: asyncpg.Record) -> Desired:
         spec_generation=record["spec_generation"],
         restart_generation=record["restart_generation"],
         rebuild_generation=record["rebuild_generation"],
+        kept_by=record["kept_by"],
+        undo_of=record["undo_of"],
+        old_disk_until=record["old_disk_until"],
         input_digest=record["input_digest"],
         disk_gib=record["disk_gib"],
         stop_timeout_seconds=record["stop_timeout_seconds"],
@@ -88,6 +92,7 @@ def _status(record: asyncpg.Record) -> Status:
         resting=record["resting"],
         unreachable_since=record["unreachable_since"],
         observed_generation=record["observed_generation"],
+        applied_rebuild_generation=record["applied_rebuild_generation"],
         first_ready_at=record["first_ready_at"],
         destroying=record["destroying"],
         held=record["held"],

@@ -49,7 +49,7 @@ _SAME = (
     ),
     *("observed_generation", "observed_at", "last_error", "resting", "failures", "retry_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
-    *("wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
+    *("old_disk_until", "wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
 _SELECT = f"""
 select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
@@ -95,6 +95,7 @@ class StoredVm:
     spec_generation: int
     restart_generation: int
     rebuild_generation: int
+    old_disk_until: datetime | None
     observed_generation: int
     quarantine: Quarantine | None
     phase: Phase
@@ -134,11 +135,11 @@ class StoredVm:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do now: no pass is due, or it waits, stopped, in quarantine."""
+        """Whether nothing is left to do now: no pass is due but for a kept disk's end, or it waits in quarantine."""
         if self.quarantine is not None and not self.destroying:
             # Noted as stopped a moment before what was seen is stored.
             return self.quarantine.stopped_at is not None and self.last_power_state in (None, PowerState.STOPPED)
-        return self.due_at is None
+        return self.due_at is None or self.due_at == self.old_disk_until
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class VmChanges:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
             wish = apply_restart(wish_of(record))
-            after = await _update(connection, vm_id, "restart_generation = $2", wish.restart_generation)
+            after = await update_locked(connection, vm_id, "restart_generation = $2", wish.restart_generation)
             return await accept(connection, actor, after, "restart")
 
     async def retry(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
@@ -71,7 +71,7 @@ class VmChanges:
             record = await lock_vm(connection, project, vm_id, None)
             if not record["deleted"]:
                 refuse_unless_changeable(record)
-            after = await _update(connection, vm_id, CLEAR)
+            after = await update_locked(connection, vm_id, CLEAR)
             return await accept(connection, actor, after, "retry")
 
     async def delete(
@@ -94,14 +94,14 @@ class VmChanges:
             if record["destroying"] or (record["deleted"] and not asked):
                 return unchanged(record)
             if record["deleted"]:
-                after = await _update(
+                after = await update_locked(
                     connection,
                     vm_id,
                     "quarantine_kind = 'tombstone', quarantine_grace = $2, destroy_at = now() + $2",
                     grace,
                 )
                 return await accept(connection, actor, after, "delete", **_deadlines(record, after))
-            after = await _update(
+            after = await update_locked(
                 connection,
                 vm_id,
                 f"""deleted = true, generation = generation + 1, quarantine_kind = 'tombstone',
@@ -148,7 +148,7 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
     if "power_state" in changed.fields:
         await end_operations(connection, record["id"], "superseded", kinds=("power", "restart"))
     clear = f", {CLEAR}" if changed.given and record["first_ready_at"] is None else ""
-    after = await _update(
+    after = await update_locked(
         connection,
         record["id"],
         f"""power_state = $2, labels = $3, spec = $4, generation = $5, spec_generation = $6, input_digest = $7,
@@ -169,7 +169,7 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
     return replace(accepted, at_next_boot=changed.at_next_boot)
 
 
-async def _update(connection: Connection, vm_id: str, changes: str, *values: object) -> asyncpg.Record:
+async def update_locked(connection: Connection, vm_id: str, changes: str, *values: object) -> asyncpg.Record:
     record = await connection.fetchrow(
         f"update vms set {changes}, updated_at = now(), {WAKE} where id = $1 returning *", vm_id, *values
     )

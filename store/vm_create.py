@@ -8,7 +8,7 @@ import asyncpg
 
 from model.errors import Conflict
 from model.ids import mac_address
-from model.specification import NewVm, VmSpec, fingerprint, input_digest, same_urls
+from model.specification import NewVm, VmSpec, fingerprint, input_digest, same_files, same_urls
 from store.audit import Actor
 from store.change import CLEAR, WAKE, Accepted, accept, pass_type_of
 from store.database import transaction
@@ -129,7 +129,8 @@ async def _return_existing(connection: Connection, new: NewVm, actor: Actor, the
     if there["fingerprint"] != fingerprint(new):
         raise Conflict(f"the id {new.vm_id} belongs to a VM that was asked for with another specification")
     spec = VmSpec.model_validate(there["spec"])
-    if same_urls(spec, new.spec):
+    # A VM that was rebuilt from another image has no use for the URLs of its first one.
+    if same_urls(spec, new.spec) or not same_files(spec.image, new.spec.image):
         return Accepted(new.vm_id, pass_type_of(there), None, False)
     # Later changes stay; only where the image's files are fetched from is new.
     image = spec.image.model_copy(

@@ -12,9 +12,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
-from drivers.host.parts import Paths
 from drivers.host.seen import SeenStore
 from drivers.host.steps import HostSteps
 from drivers.machine import measure_capacity
@@ -142,9 +142,10 @@ class Reports:
         committed = sum(entry.config.input.cpu_millicores for entry in entries if entry.config)
         promised = 0
         for entry in entries:
-            size = entry.status.record.disk_bytes if entry.status else None
-            if size is not None:
-                promised += max(0, size - _held(self._host.parts.paths, entry.vm_id))
+            record = entry.status.record if entry.status else None
+            if record is not None and record.disk_bytes is not None:
+                disk = self._host.parts.paths.disk(entry.vm_id, record.disk)
+                promised += max(0, record.disk_bytes - _held(disk))
         home = self._host.parts.paths.home
         return measure_capacity(home, committed_millicores=committed, promised_bytes=promised)
 
@@ -153,9 +154,9 @@ class Reports:
         await self._host.parts.identity.raise_epoch(answer.epoch)
 
 
-def _held(paths: Paths, vm_id: str) -> int:
+def _held(disk: Path) -> int:
     try:
-        return paths.disk(vm_id).lstat().st_blocks * 512
+        return disk.lstat().st_blocks * 512
     except OSError:
         return 0
 

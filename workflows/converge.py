@@ -1,4 +1,4 @@
-"""Keeping a VM as it is wanted: started, stopped, paused, restarted, grown, back after a reboot of its host."""
+"""Keeping a VM as it is wanted: started, stopped, paused, restarted, grown, rebuilt, back after its host rebooted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from activities.vm import VmActivities
 from model.passes import PassStart
 from model.step import StepKind
 from workflows import policies
-from workflows.life import Pass, PassEnd
+from workflows.life import PassEnd
+from workflows.making import MakingPass
 
 
 @workflow.defn
-class ConvergeVm(Pass):
+class ConvergeVm(MakingPass):
     """Make what a VM does equal to what is wanted of it (rules L-V)."""
 
     type = "ConvergeVm"
@@ -22,17 +23,17 @@ class ConvergeVm(Pass):
         """Run one pass. The end is: what is wanted is there, or what is left must wait."""
         return await self.live(start)
 
-    async def release(self) -> None:
-        """An undeleted VM leaves its quarantine first (L-R4)."""
-        await self.host(VmActivities.ensure_released, policies.PROMPT)
-
     async def grow_disk(self) -> None:
         """Grow the root disk, live where the guest runs (L-V8)."""
         await self.host(VmActivities.ensure_disk_size, policies.PROMPT)
 
-    async def write_seed(self) -> None:
-        """Changed keys and metadata go into the seed at once; the guest reads them at its next boot."""
-        await self.host(VmActivities.ensure_seed, policies.PROMPT)
+    async def set_aside(self) -> None:
+        """Put the root disk aside for a new one, or bring the one that was put aside back (L-V10)."""
+        await self.host(VmActivities.ensure_disk_set_aside, policies.PROMPT)
+
+    async def drop_kept(self) -> None:
+        """Remove the root disk that was put aside: its time is over."""
+        await self.host(VmActivities.ensure_kept_disk_removed, policies.PROMPT)
 
     async def note_restart(self) -> None:
         """Name the process that a restart replaces, durably, before it is stopped (L-V7)."""
@@ -46,35 +47,21 @@ class ConvergeVm(Pass):
         """The guest is gone and is wanted stopped: record it, boot nothing (L-V2)."""
         await self.host(VmActivities.ensure_stop_recorded, policies.PROMPT)
 
-    async def boot(self) -> None:
-        """Boot a VM that is lost or stopped and wanted up; its network is made to match first (L-V2)."""
-        await self.host(VmActivities.ensure_booted, policies.BOOT)
-        self.booted = True
-
-    async def pause(self) -> None:
-        await self.host(VmActivities.ensure_paused, policies.PROMPT)
-
     async def resume(self) -> None:
         await self.host(VmActivities.ensure_resumed, policies.PROMPT)
-
-    async def certify(self) -> None:
-        """Fetch a renewed host certificate; the seed gets it next, the guest reads it at its next boot (L-C2)."""
-        await self.host(VmActivities.ensure_certificate, policies.PROMPT)
 
     async def apply(self) -> None:
         """Record the applied generations on the host; the row is told afterwards (L-N3)."""
         await self.host(VmActivities.ensure_applied, policies.PROMPT)
 
     steps = {
-        StepKind.RELEASE: release,
+        **MakingPass.making,
         StepKind.GROW_DISK: grow_disk,
-        StepKind.WRITE_SEED: write_seed,
+        StepKind.SET_ASIDE: set_aside,
+        StepKind.DROP_KEPT: drop_kept,
         StepKind.NOTE_RESTART: note_restart,
         StepKind.STOP: stop,
         StepKind.RECORD_STOP: record_stop,
-        StepKind.BOOT: boot,
-        StepKind.PAUSE: pause,
         StepKind.RESUME: resume,
-        StepKind.CERTIFY: certify,
         StepKind.APPLY: apply,
     }

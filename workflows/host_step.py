@@ -121,6 +121,8 @@ class HostSteps(StoreCalls):
             spec_generation=desired.spec_generation,
             restart_generation=desired.restart_generation,
             rebuild_generation=desired.rebuild_generation,
+            kept_by=desired.kept_by,
+            undo_of=desired.undo_of,
             disk_gib=desired.disk_gib,
             stop_timeout_seconds=row.stop_timeout_seconds,
         )

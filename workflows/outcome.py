@@ -20,6 +20,7 @@ IMAGE_PATIENCE = timedelta(minutes=15)
 LOOK_ANYWAY = timedelta(seconds=60)
 
 _RESTING = {"phase": Phase.FAILED, "resting": True, "waits": Waiting.CREATE_RESTS}
+_MAKING = frozenset({StepKind.PREPARE, StepKind.SET_ASIDE, StepKind.FETCH_IMAGE, StepKind.MAKE_DISK})
 _DESTROYING = frozenset(
     {
         StepKind.MARK_DESTROYING,
@@ -36,7 +37,7 @@ def phase_during(row: Row, kind: StepKind) -> Phase:
     """Return the phase that a user sees while a step runs."""
     if row.desired.deleted:
         return Phase.DESTROYING if kind in _DESTROYING and row.status.destroying else Phase.QUARANTINED
-    if row.status.first_ready_at is None:
+    if row.status.first_ready_at is None or (row.rebuilding and kind in _MAKING):
         return Phase.CREATING
     return Phase.READY if kind is StepKind.RELEASE else row.status.phase
 

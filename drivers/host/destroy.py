@@ -18,6 +18,7 @@ from drivers.threads import in_thread
 from model.errors import StepFailed
 from model.ids import mac_address
 from model.record import HostOrder
+from model.vm import DISK_NAMES
 
 PROCESS, NETWORK, STORAGE = DESTROYED
 
@@ -67,8 +68,9 @@ class DestroySteps:
         async with job.locked():
             await self._check_dead(vm_id)
             await self._check_unplugged(vm_id)
-            job.guard()
-            await parts.disks.remove(parts.paths.disk(vm_id))
+            for name in DISK_NAMES:
+                job.guard()
+                await parts.disks.remove(parts.paths.disk(vm_id, name))
             job.guard()
             await in_thread(remove_durably, parts.paths.seed(vm_id))
             job.guard()
@@ -89,8 +91,8 @@ class DestroySteps:
             await self._parts.jobs.fences.mark_gone(vm_id)
 
     async def _has_disk(self, vm_id: str) -> bool:
-        disk = self._parts.paths.disk(vm_id)
-        return await in_thread(lambda: disk.is_symlink() or disk.exists())
+        disks = [self._parts.paths.disk(vm_id, name) for name in DISK_NAMES]
+        return await in_thread(lambda: any(disk.is_symlink() or disk.exists() for disk in disks))
 
     async def _check_dead(self, vm_id: str) -> None:
         """Refuse while a process of the VM lives: it is proven dead before anything is forgotten."""

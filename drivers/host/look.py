@@ -81,7 +81,8 @@ class Looker:
     async def _is_attached(self, entry: Entry, state: GuestState) -> bool:
         """Say whether the network is as wanted; that the network cannot be asked keeps no guest from being stopped."""
         record = entry.status.record if entry.status else None
-        if entry.config is None or (record is not None and record.create is not None and not record.create.booted):
+        unbooted = record is not None and record.boot_id is None and record.create and not record.create.booted
+        if entry.config is None or unbooted:
             return False  # the network of a create that has not booted anything is made by its boot
         try:
             return (await self._parts.network.find(self._parts.attachment(entry.config))).matches

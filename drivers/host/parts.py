@@ -25,7 +25,7 @@ from drivers.stored import StoredConfig, StoredStatus
 from model.certificate import HostCertificate
 from model.errors import Permanent
 from model.ids import check_label
-from model.vm import VmInput
+from model.vm import DiskName, VmInput
 
 GIB = 1 << 30
 AUTO = "auto"
@@ -53,8 +53,8 @@ class Paths:
         """Return the folder of a VM's files."""
         return self.machines / check_label(vm_id)
 
-    def disk(self, vm_id: str) -> Path:
-        return self.folder(vm_id) / "disk"
+    def disk(self, vm_id: str, name: DiskName) -> Path:
+        return self.folder(vm_id) / name
 
     def seed(self, vm_id: str) -> Path:
         return self.folder(vm_id) / "seed.iso"
@@ -120,7 +120,7 @@ class Parts:
             cpu_millicores=wanted.cpu_millicores,
             memory_mib=wanted.memory_mib,
             mac=given.mac,
-            disk=self.paths.disk(config.vm_id),
+            disk=self.paths.disk(config.vm_id, status.record.disk if status else "disk"),
             disk_format="qcow2",
             disk_bytes=disk_bytes or (wanted.disk_gib or 0) * GIB,
             seed=self.paths.seed(config.vm_id),

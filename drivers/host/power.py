@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from drivers.host.ending import Ending
 from drivers.host.exits import note_exit
 from drivers.host.parts import Parts
-from drivers.host.prepare import attempt_of
+from drivers.host.prepare import attempt_of, is_making
 from drivers.host.storage import abandon_image
 from drivers.hypervisor import GuestState
 from drivers.jobs import Job
@@ -70,7 +70,7 @@ class PowerSteps:
         record = status.record
         if record.quarantined_at is not None:
             raise Superseded("the VM is in quarantine on its host: it must be taken out before it is booted")
-        if record.boot_id is None:
+        if is_making(record):
             create = attempt_of(record, order)
             if not (create.image and create.disk and create.seed):
                 raise Superseded("a part of the VM is missing: its create goes on where it stands")
@@ -86,7 +86,7 @@ class PowerSteps:
 
         async def record(process: ProcessRecord) -> None:
             named = process.model_copy(update={"boot_id": parts.boot_id()})
-            again = int(status.record.boot_id is not None)
+            again = int(status.record.boot_id is not None and status.process is not None)
 
             def change(now: StoredStatus) -> StoredStatus:
                 return now.model_copy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Address
 
+from drivers.disks import DiskState
 from drivers.durable import remove_durably
 from drivers.host.ending import Ending
 from drivers.host.parts import Parts
@@ -18,7 +19,7 @@ from drivers.stored import HostAllocation, StoredConfig, StoredHostKey, StoredSt
 from drivers.threads import in_thread
 from model.errors import OutOfSpace, Permanent, StepFailed, Superseded, Unreadable
 from model.record import CreateProgress, HostOrder, Record
-from model.vm import PowerState, VmInput
+from model.vm import DISK_NAMES, DiskName, PowerState, VmInput
 
 ROOM_BYTES = 64 << 20
 ARCHITECTURE = "x86_64"
@@ -40,18 +41,57 @@ class PrepareSteps:
         Raises Superseded when the input is another, Permanent when this host cannot run it, OutOfSpace (L-C3).
         """
         wanted = await self._parts.fetch_input(order.vm_id, order.input_digest)
-        await self._check_support(wanted)
+        await self.check_support(wanted)
         async with job.locked():
             entry = self._parts.records.find(order.vm_id)
             if entry is not None and entry.unreadable:
                 raise Unreadable(entry.unreadable)
             if entry is not None and entry.status is not None and entry.status.record.boot_id is not None:
                 raise Superseded("the VM's create has completed on this host: nothing of it is made anew")
+            if await self._adopt(job, order, entry):
+                return
             await asyncio.to_thread(self._parts.space.check, ROOM_BYTES, "a VM's files")
             await self._record_beginning(job, order, wanted, entry)
             await self._clear(job, order.vm_id)
 
-    async def _check_support(self, wanted: VmInput) -> None:
+    async def _adopt(self, job: Job, order: HostOrder, entry: Entry | None) -> bool:
+        """Take a root disk in whose record was lost, so that the rebuild puts it aside (L-V9); False without one.
+
+        Raises StepFailed where nobody can tell which disk is which.
+        """
+        if order.rebuild_generation == 0 or (entry is not None and entry.status is not None):
+            return False  # what is there is an attempt's of this create
+        if order.undo_of is not None:
+            raise StepFailed(
+                "the host has no record of which root disk was put aside: none can be brought back; a rebuild with "
+                "`discard` makes a new one"
+            )
+        if entry is None or entry.config is None:
+            return False
+        paths, disks = self._parts.paths, self._parts.disks_of(entry.config)
+        found: dict[DiskName, DiskState] = {}
+        for name in DISK_NAMES:
+            if (state := await disks.find(paths.disk(order.vm_id, name))) is not None:
+                found[name] = state
+        if len(found) > 1:
+            raise StepFailed(
+                "two root disks of the VM are on the host, and the record of which one was in use is lost: move one "
+                "of them out of the VM's folder there"
+            )
+        for name, state in found.items():
+            record = Record(
+                input_digest=entry.config.input.digest,
+                boot_id=self._parts.boot_id(),
+                stop_intended=True,
+                disk=name,
+                disk_bytes=state.virtual_size_bytes,
+            )
+            revision = self._parts.seen.last(order.vm_id).revision
+            status = StoredStatus(vm_id=order.vm_id, record=record, revision=revision)
+            await self._parts.records.begin(status, job.guard)
+        return bool(found)
+
+    async def check_support(self, wanted: VmInput) -> None:
         """Refuse what cannot work here (H-A4)."""
         found = await self._parts.find_availability(wanted.hypervisor)
         if wanted.image.architecture != ARCHITECTURE:
@@ -98,7 +138,8 @@ class PrepareSteps:
     async def _clear(self, job: Job, vm_id: str) -> None:
         """End what an earlier attempt booted, prove it dead, then remove its disk and seed."""
         await self._ending.kill(job, vm_id)
-        for path in (self._parts.paths.disk(vm_id), self._parts.paths.seed(vm_id)):
+        disks = (self._parts.paths.disk(vm_id, name) for name in DISK_NAMES)
+        for path in (*disks, self._parts.paths.seed(vm_id)):
             job.guard()
             await in_thread(remove_durably, path)
 
@@ -141,20 +182,29 @@ class PrepareSteps:
         return set[int]().union(*(find_owners(folder) for folder in self._parts.paths.machines.iterdir()))
 
     async def complete(self, job: Job, order: HostOrder) -> None:
-        """Record that every part is there: only from now on is the VM more than an attempt (L-C1)."""
+        """Record that every part is there: only now is the VM more than an attempt, or rebuilt (L-C1, L-N3)."""
         boot_id = self._parts.boot_id()
         is_stopped = order.power_state is PowerState.STOPPED
 
         def change(status: StoredStatus) -> StoredStatus:
             record = status.record
-            if record.boot_id is not None:
+            if record.boot_id is not None and record.create is None:
                 return status
             create = attempt_of(record, order)
-            if not (create.image and create.disk and create.seed and (create.booted or is_stopped)):
+            may_boot = is_stopped or record.boot_id is not None
+            if not (create.image and create.disk and create.seed and (create.booted or may_boot)):
                 raise Superseded("a part of the VM is missing: its create goes on where it stands")
+            if record.boot_id is not None:
+                # The boot that follows is also that of every restart that was asked for before.
+                rebuilt = {
+                    "create": None,
+                    "applied_rebuild_generation": create.rebuild_generation,
+                    "applied_restart_generation": order.restart_generation,
+                }
+                return status.model_copy(update={"record": record.model_copy(update=rebuilt)})
             completed = record.model_copy(
                 update={"boot_id": boot_id, "create": None, "stop_intended": is_stopped, **generations(order)}
-            )
+            ).model_copy(update={"applied_rebuild_generation": order.rebuild_generation})
             return status.model_copy(update={"record": completed})
 
         async with job.locked():
@@ -189,8 +239,12 @@ def generations(order: HostOrder) -> dict[str, int]:
         "applied_generation": order.generation,
         "applied_spec_generation": order.spec_generation,
         "applied_restart_generation": order.restart_generation,
-        "applied_rebuild_generation": order.rebuild_generation,
     }
+
+
+def is_making(record: Record) -> bool:
+    """Say whether a part of the VM may be missing: its create, or a rebuild, is not whole yet."""
+    return record.boot_id is None or record.create is not None
 
 
 def attempt_of(record: Record, order: HostOrder) -> CreateProgress:

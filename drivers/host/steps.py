@@ -15,6 +15,7 @@ from drivers.host.look import Looker
 from drivers.host.parts import Parts
 from drivers.host.power import PowerSteps
 from drivers.host.prepare import PrepareSteps
+from drivers.host.rebuild import RebuildSteps
 from drivers.host.storage import StorageSteps
 from drivers.host.watch import Watch
 from drivers.jobs import Job
@@ -41,6 +42,8 @@ class HostSteps:
         self.prepare, self.complete, self.apply = prepare.prepare, prepare.complete, prepare.apply
         self.fetch_image, self.make_disk = storage.fetch_image, storage.make_disk
         self.write_seed, self.grow_disk = storage.write_seed, storage.grow_disk
+        rebuild = RebuildSteps(parts, prepare)
+        self.set_aside, self.drop_kept = rebuild.set_aside, rebuild.drop_kept
         self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
         self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
         self.quarantine, self.release = power.quarantine, power.release

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 from drivers.headers import DiskFormat
 from drivers.host.parts import GIB, Parts
-from drivers.host.prepare import attempt_of, check_memory, progressed
+from drivers.host.prepare import attempt_of, check_memory, is_making, progressed
 from drivers.image_files import stem
 from drivers.images import BaseImage, FetchProgress, ImageFile
 from drivers.jobs import Job
@@ -53,11 +53,7 @@ class StorageSteps:
                 initrd=found["initrd"].path.name if "initrd" in found else None,
             )
             async with job.locked():
-                await self._parts.records.update(
-                    vm_id,
-                    lambda s: progressed(s, order, image=True).model_copy(update={"images": names}),
-                    job.guard,
-                )
+                await self._parts.records.update(vm_id, lambda now: _with_images(now, order, names), job.guard)
         return None
 
     async def _take_slot(self, config: StoredConfig, say: Say) -> str | None:
@@ -107,12 +103,13 @@ class StorageSteps:
         with self._in_slot(vm_id):
             say("making the root disk")
             async with job.locked():
-                attempt_of(parts.records.status(vm_id).record, order)
+                record = parts.records.status(vm_id).record
+                attempt_of(record, order)
                 base = await self._find_rootfs(config.input.image)
                 uid = config.allocation.uid
                 size = None if order.disk_gib is None else order.disk_gib * GIB
                 made = await parts.disks_of(config).make_overlay(
-                    base, parts.paths.disk(vm_id), size, uid=uid, gid=uid, guard=job.guard
+                    base, parts.paths.disk(vm_id, record.disk), size, uid=uid, gid=uid, guard=job.guard
                 )
 
                 def change(status: StoredStatus) -> StoredStatus:
@@ -137,11 +134,12 @@ class StorageSteps:
         """
         vm_id, records = order.vm_id, self._parts.records
         status, config = records.status(vm_id), records.config(vm_id)
-        if status.record.boot_id is None:
+        making = is_making(status.record)
+        if making:
             attempt_of(status.record, order)
         if config.input.digest != order.input_digest:
             config = config.model_copy(update={"input": await self._parts.fetch_input(vm_id, order.input_digest)})
-            if status.record.boot_id is not None and await self._refuse(job, config.input):
+            if not making and await self._refuse(job, config.input):
                 return
         data = await in_thread(seed_image, describe_seed(config))
         async with job.locked():
@@ -150,7 +148,7 @@ class StorageSteps:
             await write_seed(self._parts.paths.seed(vm_id), data, uid=uid, gid=uid, guard=job.guard)
 
             def change(now: StoredStatus) -> StoredStatus:
-                if now.record.boot_id is None:
+                if is_making(now.record):
                     now = progressed(now, order, seed=True)
                 digests = {"seed_digest": order.input_digest, "input_digest": order.input_digest, "refused": None}
                 return now.model_copy(update={"record": now.record.model_copy(update=digests)})
@@ -189,7 +187,7 @@ class StorageSteps:
             state = await self._parts.hypervisor.find(guest, status.process)
             if state.process is None:
                 uid = config.allocation.uid
-                disks, path = self._parts.disks_of(config), self._parts.paths.disk(vm_id)
+                disks, path = self._parts.disks_of(config), self._parts.paths.disk(vm_id, status.record.disk)
                 await disks.grow(path, size, uid=uid, gid=uid, guard=job.guard)
             elif state.power is None or state.process != status.process:
                 raise Unavailable("the guest's process does not answer: its disk is grown when it does")
@@ -218,7 +216,16 @@ async def abandon_image(parts: Parts, vm_id: str) -> None:
 
 
 def _is_being_made(status: StoredStatus | None) -> bool:
-    return status is not None and status.record.boot_id is None and status.record.quarantined_at is None
+    return status is not None and is_making(status.record) and status.record.quarantined_at is None
+
+
+def _with_images(status: StoredStatus, order: HostOrder, found: StoredImages) -> StoredStatus:
+    """Note the image's files. A disk that was brought back reads through to the very file that it was made from."""
+    now = progressed(status, order, image=True)
+    brought_back = now.record.create is not None and now.record.create.undo
+    if brought_back and status.images is not None and status.images.rootfs != found.rootfs:
+        raise Permanent("the root disk that was put aside was made from another image: it cannot be brought back")
+    return now.model_copy(update={"images": found})
 
 
 def image_files(image: Image) -> tuple[ImageFile, ...]:

@@ -40,7 +40,7 @@ def next_step(row: Row, view: View, done: tuple[StepKind, ...] = ()) -> Step:
         return Step(kind=StepKind.REST, reason="its host cannot read the VM's record", waits=Waiting.UNREADABLE_RECORD)
     if view.record is not None and view.record.quarantined_at is not None:
         return Step(kind=StepKind.RELEASE, reason="the VM was undeleted")
-    if view.record is None and row.status.first_ready_at is not None:
+    if view.record is None and row.status.first_ready_at is not None and not row.rebuilding:
         return Step(kind=StepKind.REST, reason="its host has lost the VM's record", waits=Waiting.LOST_RECORD)
     if view.record is None or view.record.boot_id is None:
         return next_of_create(row, view)

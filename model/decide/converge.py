@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
 from model.record import Observed, Record
 from model.row import Row
 from model.step import Step, StepKind
@@ -24,6 +25,13 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
             until=status.retry_at,
             waits=Waiting.STEP_PAUSE,
         )
+    rebuild = next_of_rebuild(row, record, seen)
+    if rebuild is not None:
+        return rebuild
+    is_up = seen.process is not None or seen.power_state in (PowerState.RUNNING, PowerState.PAUSED)
+    if desired.power_state is PowerState.STOPPED and is_up:
+        # Before all else, so that nothing that cannot be fetched or grown keeps a guest running.
+        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     if seen.power_state is None:
         return _next_of_silent(row, record, seen)
     if _must_grow(desired.disk_gib, record):
@@ -38,19 +46,22 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
         return step
     if row.desired.certificate_serial not in (None, seen.certificate_serial):
         return Step(kind=StepKind.CERTIFY, reason="the VM's host certificate was renewed")
+    if must_drop(row, record):
+        return Step(kind=StepKind.DROP_KEPT, reason="the old root disk has been kept for its time")
     if refused:
         return Step(
-            kind=StepKind.REST, reason="its host cannot give it what was asked for", waits=Waiting.REFUSED_CHANGE
+            kind=StepKind.REST,
+            reason="its host cannot give it what was asked for",
+            until=kept_until(row, record),
+            waits=Waiting.REFUSED_CHANGE,
         )
     if _applied(record) != (desired.generation, desired.spec_generation, desired.restart_generation):
         return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
-    return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there")
+    return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there", until=kept_until(row, record))
 
 
 def _next_of_silent(row: Row, record: Record, seen: Observed) -> Step:
     """The guest's process does not answer: only its user ends it, who asked for a stop or a restart (L-V3, case B2)."""
-    if seen.process is not None and row.desired.power_state is PowerState.STOPPED:
-        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     return _next_of_restart(row, record, seen) or Step(
         kind=StepKind.WAIT,
         reason="the guest's process lives but does not answer",
@@ -87,8 +98,6 @@ def _must_grow(disk_gib: int | None, record: Record) -> bool:
 
 
 def _next_of_stopped(record: Record, seen: Observed) -> Step | None:
-    if seen.power_state is not PowerState.STOPPED or seen.process is not None:
-        return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     if not record.stop_intended or record.boot_id != seen.boot_id:
         return Step(kind=StepKind.RECORD_STOP, reason="the guest is gone and is wanted stopped")
     return None

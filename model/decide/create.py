@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model.record import Observed, View
+from model.record import CreateProgress, Observed, View
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
@@ -18,15 +18,25 @@ def lacks_certificate(row: Row, seen: Observed) -> bool:
 
 
 def next_of_create(row: Row, view: View) -> Step:
-    """L-C: each attempt starts at the beginning, since only the boot id on the record proves a completed create."""
-    status = row.status
+    """L-C: each attempt starts at the beginning, since only the boot id on the record proves a completed create.
+
+    Of a VM that lived before and is rebuilt without its record no attempts are counted (L-V9, L-V10).
+    """
+    status, again = row.status, row.status.first_ready_at is not None
     if status.resting:
         return Step(
             kind=StepKind.REST,
             reason="creating ended with an error that trying again does not cure",
             waits=Waiting.CREATE_RESTS,
         )
-    if status.attempt_pass != status.pass_number:
+    if again and status.retry_at is not None and status.retry_at > row.now:
+        return Step(
+            kind=StepKind.WAIT,
+            reason="a pause after a failed step",
+            until=status.retry_at,
+            waits=Waiting.STEP_PAUSE,
+        )
+    if not again and status.attempt_pass != status.pass_number:
         if status.retry_at is not None and status.retry_at > row.now:
             return Step(
                 kind=StepKind.WAIT,
@@ -39,16 +49,26 @@ def next_of_create(row: Row, view: View) -> Step:
         return Step(kind=StepKind.TAKE_ATTEMPT, reason="the VM has not been created yet")
     create = view.record.create if view.record else None
     if create is None or create.pass_number != status.pass_number:
+        if again and lacks_certificate(row, view.observed):
+            return Step(kind=StepKind.CERTIFY, reason="the VM needs a host certificate before it is made")
         return Step(kind=StepKind.PREPARE, reason="an attempt starts at the beginning")
-    if not create.image:
-        return Step(kind=StepKind.FETCH_IMAGE, reason="the root disk is made from the image")
-    if not create.disk:
-        return Step(kind=StepKind.MAKE_DISK, reason="the guest needs a root disk")
-    if not create.seed:
-        return Step(kind=StepKind.WRITE_SEED, reason="the guest needs its seed")
+    part = next_part(create)
+    if part is not None:
+        return part
     if row.desired.power_state is not PowerState.STOPPED:
         if not create.booted:
             return Step(kind=StepKind.BOOT, reason="the VM is wanted running")
         if row.desired.power_state is PowerState.PAUSED and view.observed.power_state is PowerState.RUNNING:
             return Step(kind=StepKind.PAUSE, reason="the VM is wanted paused")
     return Step(kind=StepKind.COMPLETE, reason="every part of the VM is there")
+
+
+def next_part(create: CreateProgress) -> Step | None:
+    """Image, root disk and seed, in this order; None when all are there."""
+    if not create.image:
+        return Step(kind=StepKind.FETCH_IMAGE, reason="the root disk is made from the image")
+    if not create.disk:
+        return Step(kind=StepKind.MAKE_DISK, reason="the guest needs a root disk")
+    if not create.seed:
+        return Step(kind=StepKind.WRITE_SEED, reason="the guest needs its seed")
+    return None

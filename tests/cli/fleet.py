@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from api.bodies import ChangeVmBody, NewImageBody, NewVmBody
+from api.bodies import ChangeVmBody, NewImageBody, NewVmBody, RebuildBody
 
 Document = dict[str, Any]
 VM_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -120,6 +120,7 @@ def validate(asked: Asked) -> Document | None:
         ("POST", "/v1/vms"): NewVmBody,
         ("POST", "/v1/images"): NewImageBody,
         ("PATCH", f"/v1/vms/{VM_ID}"): ChangeVmBody,
+        ("POST", f"/v1/vms/{VM_ID}/rebuild"): RebuildBody,
     }
     kind = kinds.get((asked.method, asked.path))
     if kind is None and asked.method == "PUT":

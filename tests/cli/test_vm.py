@@ -313,6 +313,23 @@ def test_protection_is_asked_for_and_taken_back(fleet: Fleet, hostler: Runner) -
     assert fleet.asked[-1].body["termination_protection"] is True
 
 
+def test_a_rebuild_names_another_image_or_brings_the_old_disk_back(fleet: Fleet, hostler: Runner) -> None:
+    """L-V10."""
+    url = ("--image-url", "https://images.test/root.qcow2", "--sha256", "a" * 64)
+    file = {"url": "https://images.test/root.qcow2", "sha256": "a" * 64}
+    for words, body in (
+        ((), {}),
+        (("--image", "other", "--discard"), {"discard": True, "image": "other"}),
+        (url, {"image": file}),
+        (("--undo",), {"undo": True}),
+    ):
+        assert hostler("vm", "rebuild", "web-1", *words, "--no-wait").code == 0
+        assert (fleet.asked[-1].method, fleet.asked[-1].path) == ("POST", f"/v1/vms/{VM_ID}/rebuild")
+        assert fleet.asked[-1].body == body
+    for words in (("--undo", "--image", "other"), ("--undo", "--discard"), ("--sha256", "a" * 64)):
+        assert hostler("vm", "rebuild", "web-1", *words).code == 2
+
+
 def test_a_resize_sends_what_was_given(fleet: Fleet, hostler: Runner) -> None:
     """L-V8."""
     assert hostler("vm", "resize", "web-1", "--cpu", "1.5", "--memory", "2G", "--disk", "20", "--no-wait").code == 0

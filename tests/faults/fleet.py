@@ -131,7 +131,7 @@ def _telling(row: Any) -> dict[str, Any]:
 
 def settled(row: dict[str, Any] | None) -> bool:
     """Say whether nothing is left to do for a row and no pass works on it."""
-    return row is not None and row["due_at"] is None and row["claim_until"] is None
+    return row is not None and row["due_at"] in (None, row["old_disk_until"]) and row["claim_until"] is None
 
 
 @contextlib.asynccontextmanager

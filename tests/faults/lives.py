@@ -20,7 +20,7 @@ class Life:
     """`act` begins it, `over` says from a settled row that it has come to its end.
 
     `prepare` comes before it, without a fault. `exact`: how often the machine is made to do each thing is as in the
-    plain run. A create may begin anew (L-C1).
+    plain run. A create may begin anew, and so may a rebuild (L-C1, L-V10).
     """
 
     name: str
@@ -34,8 +34,17 @@ def _patch(**body: Any) -> Callable[[Fleet, str], Awaitable[Any]]:
     return lambda fleet, vm_id: fleet.call("PATCH", f"/v1/vms/{vm_id}", json=body)
 
 
-def _post(verb: str) -> Callable[[Fleet, str], Awaitable[Any]]:
-    return lambda fleet, vm_id: fleet.call("POST", f"/v1/vms/{vm_id}/{verb}", json={} if verb == "rebuild" else None)
+def _post(verb: str, **body: Any) -> Callable[[Fleet, str], Awaitable[Any]]:
+    json = body if verb == "rebuild" else None
+    return lambda fleet, vm_id: fleet.call("POST", f"/v1/vms/{vm_id}/{verb}", json=json)
+
+
+async def _end_keeping(fleet: Fleet, vm_id: str) -> None:
+    """Let the time of the kept disk be over."""
+    await fleet.pool.execute(
+        "update vms set old_disk_until = now(), wake = wake + 1, due_at = now() where id = $1", vm_id
+    )
+    await fleet.poke(vm_id)
 
 
 def _create(image: Any) -> Act:
@@ -77,6 +86,11 @@ def _is(power: str) -> Callable[[Row | None], bool]:
     return over
 
 
+def _keeps(is_kept: bool) -> Callable[[Row | None], bool]:
+    """Running, with or without a root disk that a rebuild put aside."""
+    return lambda row: row is not None and _is("running")(row) and (row["old_disk_until"] is not None) is is_kept
+
+
 def _crashed(row: Row | None) -> bool:
     """The one piece that moves no generation: it is known by how the last process ended, and that another runs."""
     return row is not None and _is("running")(row) and (row["last_exit"] or {}).get("by") == "hypervisor"
@@ -100,6 +114,9 @@ _LONG = (
     Life("restart", _post("restart"), _is("running")),
     Life("stop", _patch(power_state="stopped"), _is("stopped")),
     Life("start", _patch(power_state="running"), _is("running")),
+    Life("rebuild", _post("rebuild"), _keeps(True), exact=False),
+    Life("undo", _post("rebuild", undo=True), _keeps(True)),
+    Life("end of the kept disk", _end_keeping, _keeps(False)),
     Life("crash", _crash, _crashed),
     Life("delete", _delete("grace=1h"), _quarantined),
     Life("undelete", _post("undelete"), _is("running")),

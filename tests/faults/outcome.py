@@ -12,7 +12,7 @@ IGNORED = frozenset(
     {
         # Each VM's own.
         *("id", "name", "mac", "address", "input_digest", "fingerprint", "secrets", "ssh_host_key", "run_id", "spec"),
-        *("certificate_serial", "certified_key", "last_exit"),
+        *("certificate_serial", "certified_key", "last_exit", "old_secrets"),
         # Moments.
         *("created_at", "updated_at", "observed_at", "first_ready_at", "waiting_since", "quarantine_since"),
         *(
@@ -23,6 +23,7 @@ IGNORED = frozenset(
             "expected_by",
             "due_at",
             "claim_until",
+            "old_disk_until",
         ),
         # Counts of how often it was tried, looked at or woken, which is what faults change.
         *("pass_number", "ended_pass", "attempt_pass", "given_back_pass", "create_attempts", "refunds", "step", "wake"),

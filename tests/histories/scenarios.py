@@ -108,6 +108,19 @@ async def converge_restarted(fleet: Fleet) -> list[tuple[str, str]]:
     return [await _last_run(fleet, vm_id)]
 
 
+async def converge_rebuilt(fleet: Fleet) -> list[tuple[str, str]]:
+    """Rebuilt, then undone, then the kept disk's time is over."""
+    vm_id = await created(fleet)
+    runs: list[tuple[str, str]] = []
+    for generation, undo_of in ((1, None), (2, 1)):
+        await fleet.rebuild(vm_id, undo_of=undo_of)
+        await fleet.until_rebuilt(vm_id, generation)
+        runs.append(await _last_run(fleet, vm_id))
+    await fleet.change(vm_id, "old_disk_until = now()")
+    await fleet.until(vm_id, lambda row: row["old_disk_until"] is None and row["due_at"] is None)
+    return [*runs, await _last_run(fleet, vm_id)]
+
+
 async def converge_failed_then_settled(fleet: Fleet) -> list[tuple[str, str]]:
     vm_id = await created(fleet)
     fleet.host.kill_guest(vm_id)
@@ -173,6 +186,7 @@ SCENARIOS: dict[str, Scenario] = {
     "create-superseded": create_superseded,
     "converge-settled": converge_settled,
     "converge-restarted": converge_restarted,
+    "converge-rebuilt": converge_rebuilt,
     "converge-failed-then-settled": converge_failed_then_settled,
     "converge-lost-record": converge_lost_record,
     "reap-gone": reap_gone,

@@ -60,7 +60,7 @@ def test_two_swapped_steps_fail_the_replay(tmp_path: Path):
     for package in ("model", "activities", "workflows", "runtime", "drivers", "store", "workers", "tests"):
         ignore = shutil.ignore_patterns("__pycache__", "*.json")
         shutil.copytree(PROJECT / package, tmp_path / package, ignore=ignore)
-    create = tmp_path / "workflows" / "create.py"
+    create = tmp_path / "workflows" / "making.py"
     text = create.read_text()
     swapped = text.replace("StepKind.MAKE_DISK: make_disk", "StepKind.MAKE_DISK: write_seed").replace(
         "StepKind.WRITE_SEED: write_seed", "StepKind.WRITE_SEED: make_disk"

@@ -29,8 +29,7 @@ def run_until_rest(world: World, limit: int = 40) -> list[StepKind]:
         world.apply(step)
         if world.gone:
             return kinds
-        if world.view.record is not None and world.view.record.boot_id is not None:
-            world.status(first_ready_at=NOW)
+        world.tell()
     raise AssertionError(f"did not settle: {kinds}")
 
 
@@ -218,6 +217,111 @@ def test_what_a_host_refused_is_done_without():
     assert run_until_rest(world)[0] is StepKind.WRITE_SEED
 
 
+def test_a_stop_waits_for_nothing_else():
+    """L-V3: a seed whose input cannot be fetched, or a disk that cannot grow, keeps no guest running."""
+    world = created(power_state=PowerState.STOPPED, disk_gib=5, input_digest="d2", generation=2, spec_generation=2)
+    assert run_until_rest(world) == [
+        StepKind.STOP,
+        StepKind.GROW_DISK,
+        StepKind.WRITE_SEED,
+        StepKind.APPLY,
+        StepKind.SETTLED,
+    ]
+
+
+REBUILD_STORY = [
+    StepKind.STOP,
+    StepKind.SET_ASIDE,
+    StepKind.FETCH_IMAGE,
+    StepKind.MAKE_DISK,
+    StepKind.WRITE_SEED,
+    StepKind.COMPLETE,
+    StepKind.BOOT,
+    StepKind.APPLY,
+]
+
+
+def test_a_rebuild_keeps_the_old_disk_and_an_undo_brings_it_back():
+    """L-V10, L-N3: each once, however often its pass is repeated; an undo can itself be undone."""
+    world = created()
+    old = world.disk
+    world.rebuild()
+    assert run_until_rest(world) == [*REBUILD_STORY, StepKind.SETTLED]
+    new = world.disk
+    assert run_until_rest(world) == [StepKind.SETTLED]
+    world.undo()
+    undone = [kind for kind in REBUILD_STORY if kind is not StepKind.MAKE_DISK]
+    assert run_until_rest(world) == [*undone, StepKind.SETTLED]
+    assert world.disk == old != new
+    world.undo()
+    run_until_rest(world)
+    assert world.disk == new
+    assert world.starts == 3
+
+
+@pytest.mark.parametrize("crashed_after", REBUILD_STORY)
+def test_a_rebuild_interrupted_anywhere_replaces_the_disk_once(crashed_after: StepKind):
+    """L-V10, L-N3: only the applied generation proves it; the old disk is kept, whatever was half made."""
+    world = created()
+    old = world.disk
+    world.rebuild()
+    while world.done[-1:] != (crashed_after,):
+        world.apply(next_step(world.row, world.view, world.done))
+    world.done = ()
+    world.status(pass_number=9)
+    run_until_rest(world)
+    assert world.starts == 1
+    assert world.disk != old
+    assert old in world.disks.values()
+
+
+def test_a_rebuild_is_the_restart_that_was_asked_for_before():
+    """L-V7, L-V10: one boot for both."""
+    world = created(restart_generation=1, generation=2)
+    world.rebuild()
+    assert run_until_rest(world) == [*REBUILD_STORY, StepKind.SETTLED]
+    assert world.starts == 1
+
+
+def test_a_kept_disk_goes_when_its_time_is_over():
+    """L-V10, L-R3, H-R3: by Postgres' clock; never before, and never while the fleet is frozen."""
+    world = created()
+    world.rebuild()
+    run_until_rest(world)
+    until = world.row.desired.old_disk_until
+    assert next_step(world.row, world.view) == Step(
+        kind=StepKind.SETTLED, reason="what is wanted is what is there", until=until
+    )
+    world.row = world.row.model_copy(update={"now": until, "frozen": True})
+    step = next_step(world.row, world.view)
+    assert (step.kind, step.until) == (StepKind.SETTLED, None)
+    world.row = world.row.model_copy(update={"frozen": False})
+    assert run_until_rest(world) == [StepKind.DROP_KEPT, StepKind.SETTLED]
+    assert len(world.disks) == 1
+
+
+def test_a_rebuild_makes_a_lost_vm_anew():
+    """L-V9, L-V10: asked for, it is made from the start, and no attempts are counted for it."""
+    world = created()
+    world.view = empty_view()
+    assert run_until_rest(world) == [StepKind.REST]
+    world.rebuild()
+    assert run_until_rest(world) == [*CREATE_STORY[1:], StepKind.BOOT, StepKind.COMPLETE, StepKind.SETTLED]
+    assert run_until_rest(world) == [StepKind.SETTLED]
+    world.view = empty_view()
+    assert run_until_rest(world) == [StepKind.REST]
+
+
+def test_a_lost_vm_that_cannot_be_made_anew_pauses_between_its_tries():
+    """L-V5, L-V9."""
+    world = created()
+    world.view = empty_view()
+    world.rebuild()
+    world.status(failures=1, retry_at=NOW + timedelta(seconds=5))
+    step = next_step(world.row, world.view)
+    assert (step.kind, step.until) == (StepKind.WAIT, NOW + timedelta(seconds=5))
+
+
 def test_a_deleted_vm_is_quarantined_then_destroyed_in_order():
     """L-R2, L-R3, L-R5, L-R6."""
     world = created()
@@ -269,7 +373,10 @@ def test_only_what_builds_up_is_cancelled(kind: StepKind, deleted: bool, digest:
 
 wishes = st.lists(
     st.sampled_from(
-        ["run", "stop", "pause", "restart", "grow", "keys", "delete", "undelete", "reboot", "kill", "crash", "late"]
+        [
+            *("run", "stop", "pause", "restart", "grow", "keys", "delete", "undelete", "reboot", "kill", "crash"),
+            *("late", "rebuild", "undo"),
+        ]
     ),
     max_size=12,
 )
@@ -278,15 +385,17 @@ wishes = st.lists(
 @settings(max_examples=400)
 @given(wishes=wishes, steps=st.lists(st.integers(0, 6), min_size=12, max_size=12))
 def test_any_history_settles_where_the_last_wish_says(wishes: list[str], steps: list[int]):
-    """L-G1: level-triggered. Whatever is wished, killed or rebooted between steps, the end is the last wish's."""
+    """L-G1: level-triggered. Whatever is wished, killed or rebooted between steps, the end is the last wish's.
+
+    L-V10: and no disk that a guest has used is lost, but one whose time was over.
+    """
     world = World(make_row())
     for wish, count in zip(wishes, steps, strict=False):
         for _ in range(count):
             step = next_step(world.row, world.view, world.done)
             if step.kind not in NOTHING_TO_DO and not world.gone:
                 world.apply(step)
-                if world.view.record is not None and world.view.record.boot_id is not None:
-                    world.status(first_ready_at=world.row.status.first_ready_at or NOW)
+                world.tell()
         if world.gone:
             return
         wish_for(world, wish)
@@ -315,6 +424,8 @@ def wish_for(world: World, wish: str) -> None:
         world.delete(timedelta(hours=1))
     elif wish == "undelete" and desired.deleted:
         world.undelete()
+    elif wish in ("rebuild", "undo") and not desired.deleted:
+        getattr(world, wish)()
     elif wish == "reboot":
         world.stop_guest()
         world.see(boot_id=world.view.observed.boot_id + "x")
@@ -337,6 +448,9 @@ def assert_as_wished(world: World, last: list[StepKind]) -> None:
     assert seen.power_state is desired.power_state
     assert record.applied_generation == desired.generation
     assert record.seed_digest == desired.input_digest
+    assert (record.applied_rebuild_generation, record.create) == (desired.rebuild_generation, None)
+    assert world.disk is not None
+    assert world.used <= set(world.disks.values())
     assert record.quarantined_at is None
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Conflict
-from model.generations import VmChange, Wish, apply_change, apply_restart
+from model.generations import VmChange, Wish, apply_change, apply_rebuild, apply_restart
 from model.specification import (
     FileSpec,
     ImageSpec,
@@ -124,6 +124,15 @@ def test_a_restart_raises_its_own_counter_alone(power_state: PowerState) -> None
             apply_restart(before)
         return
     assert apply_restart(before) == before.model_copy(update={"restart_generation": 1})
+
+
+def test_a_rebuild_raises_its_counters_once_and_changes_the_image_alone() -> None:
+    """L-N2, L-N3: whatever power state is wanted; the restarts are not touched."""
+    before = wish(power_state=PowerState.STOPPED)
+    risen = {"generation": 2, "spec_generation": 2, "rebuild_generation": 1}
+    assert apply_rebuild(before) == before.model_copy(update=risen)
+    image = ImageSpec(owner="p", rootfs=file("https://images.test/other"))
+    assert apply_rebuild(before, image) == before.model_copy(update={**risen, "spec": spec(disk_gib=2, image=image)})
 
 
 def test_a_refreshed_url_is_the_same_vm() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from model.passes import PassStart  # noqa: F401  (the models must import without Temporal)
 from model.process import ProcessRecord
-from model.record import CreateProgress, Observed, Record, View
+from model.record import CreateProgress, HostOrder, KeptDisk, Observed, Record, View
 from model.row import Desired, HostState, Row, Status
 from model.step import Step, StepKind
 from model.vm import Phase, PowerState, Quarantine
@@ -62,8 +62,34 @@ def empty_view(boot_id: str = "b1") -> View:
     return View(record=None, observed=observed)
 
 
+def begin_rebuild(record: Record, pass_number: int, desired: Desired | HostOrder) -> Record:
+    """Return the record of a host once a rebuild, or an undo, has begun."""
+    kept, undo_of = record.kept, desired.undo_of
+    is_whole = record.create is None or record.create.undo
+    aside = KeptDisk(name=record.disk, by=desired.kept_by, disk_bytes=record.disk_bytes) if is_whole else None
+    turn: dict[str, object] = {}
+    if undo_of is not None and kept is not None and kept.by == undo_of:
+        turn = {"disk": kept.name, "kept": aside, "disk_bytes": kept.disk_bytes}
+    elif undo_of is None and is_whole and (kept is None or kept.by != desired.kept_by):
+        turn = {"disk": "disk-2" if record.disk == "disk" else "disk", "kept": aside, "disk_bytes": None}
+    else:
+        assert undo_of is None or is_whole, "nothing is brought back but what was put aside"
+    progress = CreateProgress(
+        pass_number=pass_number,
+        rebuild_generation=desired.rebuild_generation,
+        undo=undo_of is not None,
+        disk=undo_of is not None,
+    )
+    digest = desired.input_digest
+    return record.model_copy(update={**turn, "create": progress, "input_digest": digest, "seed_digest": None})
+
+
 class World:
-    """One row and one host. `apply` does a step; `starts` counts the boots."""
+    """One row and one host. `apply` does a step; `starts` counts the boots.
+
+    `disks` numbers what lies in the places of the root disk; `used` are those that a guest has written to and that
+    nobody has given up.
+    """
 
     def __init__(self, row: Row, view: View | None = None) -> None:
         self.row = row
@@ -72,6 +98,10 @@ class World:
         self.starts = 0
         self.gone = False
         self.done: tuple[StepKind, ...] = ()
+        self.disks: dict[str, int] = {}
+        self.used: set[int] = set()
+        self.made = 0
+        self.keeps = False
 
     def record(self, **changes: object) -> None:
         old = self.view.record or Record(input_digest=self.row.desired.input_digest)
@@ -100,6 +130,60 @@ class World:
         self.done = (*self.done, step.kind)
         getattr(self, f"do_{step.kind.value}")()
 
+    def tell(self) -> None:
+        """Write to the row what a pass tells it of a VM that is made."""
+        record, desired = self.view.record, self.row.desired
+        if record is None or record.boot_id is None:
+            return
+        self.status(
+            first_ready_at=self.row.status.first_ready_at or NOW,
+            applied_rebuild_generation=record.applied_rebuild_generation,
+        )
+        if record.applied_rebuild_generation == desired.rebuild_generation:
+            self.keeps = self.keeps and record.kept is not None and record.kept.by == desired.kept_by
+
+    def rebuild(self, keep: timedelta = timedelta(minutes=30)) -> None:
+        """Ask for a rebuild as the store accepts one: not while a disk is kept, or one is being brought back."""
+        desired, unfinished = self.row.desired, self.row.rebuilding
+        if unfinished and desired.undo_of is not None:
+            return
+        if not unfinished:
+            until = desired.old_disk_until
+            if self.keeps and until is not None and until > self.row.now:
+                return
+            self._give_kept_up()
+            self.keeps = self.row.status.first_ready_at is not None
+        self._ask_for_rebuild(keep, kept_by=desired.kept_by if unfinished else desired.rebuild_generation + 1)
+
+    def undo(self, keep: timedelta = timedelta(minutes=30)) -> None:
+        desired = self.row.desired
+        is_kept = self.keeps and desired.old_disk_until is not None and desired.old_disk_until > self.row.now
+        if is_kept and not (self.row.rebuilding and desired.undo_of is not None):
+            self._ask_for_rebuild(keep, kept_by=desired.rebuild_generation + 1, undo_of=desired.kept_by)
+
+    def _ask_for_rebuild(self, keep: timedelta, *, kept_by: int, undo_of: int | None = None) -> None:
+        desired = self.row.desired
+        self.status(
+            generation=desired.generation + 1,
+            spec_generation=desired.spec_generation + 1,
+            rebuild_generation=desired.rebuild_generation + 1,
+            kept_by=kept_by,
+            undo_of=undo_of,
+            old_disk_until=self.row.now + keep,
+            pass_number=self.row.status.pass_number + 1,
+        )
+        self.done = ()
+
+    def _give_kept_up(self) -> None:
+        kept = self.view.record.kept if self.view.record else None
+        if kept is not None:
+            self.used.discard(self.disks[kept.name])
+
+    @property
+    def disk(self) -> int | None:
+        """The number of the disk in use."""
+        return self.disks.get(self.view.record.disk) if self.view.record else None
+
     def status(self, **changes: object) -> None:
         self.row = change(self.row, **changes)
 
@@ -116,12 +200,17 @@ class World:
         self.stop_guest()
         number = self.row.status.pass_number
         self.record(create=CreateProgress(pass_number=number), input_digest=self.row.desired.input_digest)
+        self.disks.clear()
+        self.used.clear()
 
     def do_fetch_image(self) -> None:
         self.create(image=True)
 
     def do_make_disk(self) -> None:
         self.create(disk=True)
+        assert self.view.record is not None
+        self.made += 1
+        self.disks.setdefault(self.view.record.disk, self.made)
         self.record(disk_bytes=(self.row.desired.disk_gib or 1) * GIB)
 
     def do_write_seed(self) -> None:
@@ -132,13 +221,42 @@ class World:
     def do_boot(self) -> None:
         assert self.view.observed.process is None or self.view.observed.guest_ended, "never a second process"
         self.start_guest()
+        assert self.disk is not None
+        self.used.add(self.disk)
         if self.view.record and self.view.record.create:
             self.create(booted=True)
         else:
             self.record(boot_id=self.view.observed.boot_id)
         self.record(stop_intended=False)
 
+    def do_set_aside(self) -> None:
+        assert self.view.record is not None
+        assert self.view.observed.process is None, "a disk is put aside while nothing uses it"
+        begun = begin_rebuild(self.view.record, self.row.status.pass_number, self.row.desired)
+        in_use, kept = begun.disk, begun.kept
+        undo = self.row.desired.undo_of is not None
+        names = {in_use} if undo else set[str]()
+        self.disks = {name: disk for name, disk in self.disks.items() if name in names or (kept and name == kept.name)}
+        self.view = self.view.model_copy(update={"record": begun})
+
+    def do_drop_kept(self) -> None:
+        until = self.row.desired.old_disk_until
+        assert until is not None
+        assert until <= self.row.now, "never before its time"
+        assert self.view.record is not None
+        assert self.view.record.kept is not None
+        self.used.discard(self.disks.pop(self.view.record.kept.name))
+        self.record(kept=None)
+
     def do_complete(self) -> None:
+        desired = self.row.desired
+        self.record(
+            applied_rebuild_generation=desired.rebuild_generation,
+            applied_restart_generation=desired.restart_generation,
+        )
+        if self.view.record and self.view.record.boot_id is not None:
+            self.record(create=None)
+            return
         self.record(
             boot_id=self.view.observed.boot_id,
             create=None,
@@ -203,6 +321,8 @@ class World:
         self.note_destroyed("destroy_network")
 
     def do_destroy_storage(self) -> None:
+        self.disks.clear()
+        self.used.clear()
         self.note_destroyed("destroy_storage")
 
     def do_destroy_records(self) -> None:

@@ -78,6 +78,23 @@ class Fleet:
             grace_seconds,
         )
 
+    async def rebuild(self, vm_id: str, *, undo_of: int | None = None) -> None:
+        """Ask for a rebuild, or for the disk back that the rebuild `undo_of` put aside."""
+        await self.change(
+            vm_id,
+            """rebuild_generation = rebuild_generation + 1, spec_generation = spec_generation + 1,
+            generation = generation + 1, kept_by = rebuild_generation + 1, undo_of = $2, old_image = '{}',
+            old_disk_until = now() + interval '1 hour'""",
+            undo_of,
+        )
+
+    async def until_rebuilt(self, vm_id: str, generation: int) -> dict[str, Any]:
+        """Wait until nothing is left of the rebuild `generation` but the disk that it keeps."""
+        return await self.until(
+            vm_id,
+            lambda row: row["applied_rebuild_generation"] == generation and row["due_at"] == row["old_disk_until"],
+        )
+
     async def row(self, vm_id: str) -> dict[str, Any] | None:
         async with self.pool.acquire() as connection:
             row = await connection.fetchrow("select * from vms where id = $1", vm_id)

@@ -18,6 +18,7 @@ from model.process import ProcessRecord
 from model.record import CreateProgress, HostOrder, LastExit, Observed, Record, View
 from model.step import StepKind
 from model.vm import PowerState
+from tests.model.world import begin_rebuild
 
 GIB = 1 << 30
 
@@ -193,6 +194,15 @@ def _booted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
 
 
 def _completed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    assert machine.record is not None
+    generations = {
+        "applied_rebuild_generation": order.rebuild_generation,
+        "applied_restart_generation": order.restart_generation,
+    }
+    _update(machine, **generations)
+    if machine.record.boot_id is not None:
+        _update(machine, create=None)
+        return
     _update(machine, boot_id=host.boot_id, create=None, stop_intended=order.power_state is PowerState.STOPPED)
     _applied(host, machine, order)
 
@@ -231,6 +241,17 @@ def _restart_noted(host: SimulatedHost, machine: Machine, order: HostOrder) -> N
 def _disk_size(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     machine.disk_bytes = (order.disk_gib or 1) * GIB
     _update(machine, disk_bytes=machine.disk_bytes)
+
+
+def _set_aside(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    record = machine.record
+    assert record is not None
+    assert machine.process is None, "a disk is put aside while nothing uses it"
+    machine.record = begin_rebuild(record, order.fence.pass_number, order)
+
+
+def _kept_removed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, kept=None)
 
 
 def _quarantined(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
@@ -273,6 +294,8 @@ _EFFECTS: dict[str, Callable[[SimulatedHost, Machine, HostOrder], None]] = {
     "ensure_stop_recorded": _stop_recorded,
     "ensure_restart_noted": _restart_noted,
     "ensure_disk_size": _disk_size,
+    "ensure_disk_set_aside": _set_aside,
+    "ensure_kept_disk_removed": _kept_removed,
     "ensure_quarantined": _quarantined,
     "ensure_released": _released,
     "ensure_process_destroyed": _destroyed(StepKind.DESTROY_PROCESS),

@@ -78,6 +78,65 @@ async def test_stop_start_restart(fleet: Fleet):
     assert fleet.host.starts == 2
 
 
+REBUILD = [
+    "ensure_stopped",
+    "ensure_disk_set_aside",
+    "ensure_image",
+    "ensure_root_disk",
+    "ensure_seed",
+    "ensure_completed",
+]
+
+
+async def test_a_rebuild_is_shown_and_its_old_disk_goes_when_its_time_is_over(fleet: Fleet):
+    """L-V10, L-N3: each step once; nothing is due but the kept disk's end, which the sweep would find."""
+    vm_id = await created(fleet)
+    shown: list[str] = []
+
+    async def note(name: str, order: HostOrder) -> None:
+        row = await fleet.row(vm_id)
+        assert row is not None
+        shown.append(row["phase"])
+
+    fleet.host.before = note
+    await fleet.rebuild(vm_id)
+    row = await fleet.until_rebuilt(vm_id, 1)
+    assert [call for call in fleet.host.calls if call != "find_vm"] == [*REBUILD, "ensure_booted", "ensure_applied"]
+    assert shown[fleet.host.calls.index("ensure_image")] == "creating"
+    assert (row["phase"], row["observed_generation"], row["kept_by"], fleet.host.starts) == ("ready", 2, 1, 1)
+    fleet.host.calls.clear()
+    await fleet.change(vm_id, "old_disk_until = now()")
+    row = await fleet.until(vm_id, lambda row: row["old_disk_until"] is None and row["due_at"] is None)
+    assert [call for call in fleet.host.calls if call != "find_vm"] == ["ensure_kept_disk_removed"]
+    assert row["old_image"] is None
+
+
+@pytest.mark.parametrize("wish", ["stop", "restart", "delete"])
+async def test_what_is_asked_for_amid_a_rebuild_is_done(fleet: Fleet, wish: str):
+    """L-V10: a stop leaves it rebuilt and stopped, a restart needs no boot of its own, a delete ends it (L-R8)."""
+    vm_id = await created(fleet)
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == "ensure_image" and not go.is_set():
+            reached.set()
+            await go.wait()
+
+    fleet.host.before = hold
+    await fleet.rebuild(vm_id)
+    await asyncio.wait_for(reached.wait(), 20)
+    if wish == "delete":
+        await fleet.delete(vm_id, 0)
+        await fleet.until_gone(vm_id)
+        return
+    field = "power_state = 'stopped'" if wish == "stop" else "restart_generation = restart_generation + 1"
+    await fleet.change(vm_id, f"{field}, generation = generation + 1")
+    go.set()
+    row = await fleet.until_rebuilt(vm_id, 1)
+    assert row["observed_generation"] == 3
+    assert fleet.host.starts == (0 if wish == "stop" else 1)
+
+
 async def test_a_dead_guest_and_a_reboot_boot_once_each(fleet: Fleet):
     """L-V1, L-V2 (cases A2, A7)."""
     vm_id = await created(fleet)

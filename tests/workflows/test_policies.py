@@ -57,6 +57,8 @@ LONGEST_WAITS = {
     "ensure_restart_noted": LOCK + FIND + VIEW,
     "ensure_applied": LOCK + VIEW,
     "ensure_disk_size": LOCK + FIND + max(disks.QEMU_IMG_SECONDS, 2 * FIND) + VIEW,
+    "ensure_disk_set_aside": INPUT + LOCK + FIND + VIEW,
+    "ensure_kept_disk_removed": LOCK + VIEW,
     "ensure_quarantined": LOCK + FIND + LONGEST_STOP_SECONDS + ASKED_TOO_LONG + KILL + VIEW,
     "ensure_released": LOCK + VIEW,
     "ensure_process_destroyed": LOCK + KILL + VIEW,
