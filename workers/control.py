@@ -7,10 +7,12 @@ import logging
 from functools import partial
 
 from temporalio.client import Client
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.passes import PassActivities
-from runtime.deployment import find_build_id, make_current
+from model.errors import Unavailable
+from runtime.deployment import current_build, find_build_id, make_current
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
 from runtime.temporal import control_worker_options, register_search_attributes
@@ -23,6 +25,7 @@ from workflows.create import CreateVm
 from workflows.reap import ReapVm
 
 _log = logging.getLogger("hostler.control")
+LOOK_SECONDS = 10.0
 WORKFLOWS = (CreateVm, ConvergeVm, ReapVm)
 
 
@@ -40,12 +43,34 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
         current = await make_current(client, build)
         _log.info("the control worker runs", extra={"build": build, "current": current})
         sweep = asyncio.create_task(Sweep(pool, client, search_attributes=search_attributes).run())
+        known = asyncio.create_task(keep_known(client, build, search_attributes=search_attributes))
         stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait([sweep, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if sweep.done():
-            sweep.result()
-        sweep.cancel()
+        await asyncio.wait([sweep, known, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (sweep, known):
+            if task.done():
+                task.result()
+            task.cancel()
     await pool.close()
+
+
+async def keep_known(
+    client: Client, build_id: str, *, search_attributes: bool, every_seconds: float = LOOK_SECONDS
+) -> None:
+    """Tell a Temporal that was emptied again what passes need of it: search attributes, then a current build.
+
+    search_attributes: whether runs are started with them. Where any build is current nothing is changed: that was
+    decided when a worker of it began.
+    """
+    while True:
+        await asyncio.sleep(every_seconds)
+        try:
+            if await current_build(client) is None:
+                if not await register_search_attributes(client) and search_attributes:
+                    continue
+                await make_current(client, build_id)
+                _log.warning("Temporal knew no build to run passes on: it was emptied, and knows this one again")
+        except (RPCError, Unavailable) as error:
+            _log.info("whether Temporal knows a build cannot be seen now: %s", type(error).__name__)
 
 
 def control_worker(client: Client, passes: PassActivities, *, build_id: str | None) -> Worker:
