@@ -28,7 +28,7 @@ from tests.faults.faults import Faults
 from workers import control, host, process
 from workers.sweep import Sweep
 
-BOUND_SECONDS = 120
+BOUND_SECONDS = 240
 LOOK_SECONDS = 0.1
 IMAGE_BYTES = 1 << 20
 Condition = Callable[[dict[str, Any] | None], bool]
