@@ -26,6 +26,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("PATCH", "/v1/vms/{vm_id}"): ("operator", True, True),
     ("DELETE", "/v1/vms/{vm_id}"): ("operator", True, True),
     ("POST", "/v1/vms/{vm_id}/restart"): ("operator", True, True),
+    ("POST", "/v1/vms/{vm_id}/rebuild"): ("operator", True, True),
     ("POST", "/v1/vms/{vm_id}/retry"): ("operator", True, True),
     ("POST", "/v1/vms/{vm_id}/undelete"): ("operator", True, True),
     ("GET", "/v1/vms/{vm_id}/operations"): ("viewer", True, True),
@@ -34,6 +35,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/images"): ("operator", True, False),
     ("GET", "/v1/images"): ("viewer", True, False),
     ("GET", "/v1/images/{image_id}"): ("viewer", True, True),
+    ("GET", "/v1/ssh-ca"): ("viewer", True, False),
     ("POST", "/v1/hosts"): ("admin", False, False),
     ("GET", "/v1/hosts"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}"): ("viewer", False, False),
@@ -43,6 +45,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
 HOST_CALLS = {
     ("POST", "/v1/host/report"),
     ("GET", "/v1/host/vms/{vm_id}/input"),
+    ("POST", "/v1/host/vms/{vm_id}/certificate"),
     ("GET", "/v1/host/errands"),
     ("POST", "/v1/host/errands/{errand_id}"),
 }
@@ -69,6 +72,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/vms"): vm_body(),
         ("PUT", "/v1/vms/{vm_id}"): vm_body(),
         ("PATCH", "/v1/vms/{vm_id}"): {},
+        ("POST", "/v1/vms/{vm_id}/rebuild"): {},
         ("POST", "/v1/images"): {"name": "demo", "rootfs": IMAGE},
         ("POST", "/v1/hosts"): {"name": "h2"},
     }

@@ -35,11 +35,15 @@ async def create(running: Running, **changed: Any) -> dict[str, Any]:
 
 
 async def sentence(running: Running, vm_id: str, word: str) -> str:
-    """Return the sentence once the VM waits for `word`."""
+    """Return the sentence once the VM waits for `word`. A wait that is over is begun anew, as the sweep does."""
 
     async def said() -> str | None:
         why = (await running.row(vm_id))["why"]
-        return why["sentence"] if why and why["waits_for"] == word else None
+        if why and why["waits_for"] == word:
+            return why["sentence"]
+        if why and word != "control_plane" and (await running.fleet.row(vm_id) or {})["claim_until"] is None:
+            await running.fleet.poke(vm_id)
+        return None
 
     return await until(said)
 
