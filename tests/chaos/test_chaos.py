@@ -21,6 +21,8 @@ IDS = {"argvalues": all_planted(), "ids": lambda planted: planted.name}
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="it kills, mounts and starts servers as other users, as root"),
+    # Not part of every run yet: it has been seen on single runs by hand only, and its figures want an idle machine.
+    pytest.mark.skipif("CHAOS" not in os.environ, reason="CHAOS=1 runs it; `make chaos` runs chaos by itself"),
     pytest.mark.timeout(LIMIT_SECONDS),
 ]
 
