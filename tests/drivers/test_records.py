@@ -123,7 +123,9 @@ async def test_a_guard_that_refuses_writes_nothing(tmp_path) -> None:
 async def test_a_write_that_fails_shows_nowhere(tmp_path) -> None:
     """L-G3: the caller learns of it and makes no call."""
     store = await make_store(tmp_path, "vm1")
-    await asyncio.to_thread((tmp_path / "machines" / "vm1").rename, tmp_path / "away")
+    folder = tmp_path / "machines" / "vm1"
+    await asyncio.to_thread(folder.rename, tmp_path / "away")
+    await asyncio.to_thread(folder.write_text, "no folder: a removed one would be made again (case E6)")
     with pytest.raises(StepFailed):
         await store.update("vm1", lambda status: status.model_copy(update={"revision": 9}), nothing)
     assert store.status("vm1").revision == 0
