@@ -26,6 +26,7 @@ down: root venv ## stop Hostler's processes; guests keep running (ARGS=--vms sto
 	@$(AS_ROOT) $(BIN)/hostler down $(ARGS)
 
 test: setup ## run the tests but for the slow ones
+	@infra/bootstrap.sh --with busybox
 	@$(BIN)/pytest $(ARGS)
 
 test-slow: setup ## run the slow tests: real guests, end to end, chaos (chromium and gcc, which they use, are installed)

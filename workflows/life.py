@@ -200,6 +200,8 @@ class Pass(HostSteps):
             request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number, counted=verdict.counted)
             self.take(await self.store(PassActivities.give_back_attempt, request))
         outcome = Outcome(vm_id=self.vm_id, pass_number=self.pass_number, step=self.step_number, **verdict.fields)
+        # A boot ends only the errors before it (L-V6).
+        self.booted = self.booted and not outcome.write_error
         self.take(await self.store(PassActivities.write_outcome, outcome))
         if self._end is None and self.row.owner and verdict.ends:
             await self._finish("failed" if verdict.rests else "waiting", verdict.due_at, wake)

@@ -42,7 +42,7 @@ class MakingPass(Pass):
     async def boot(self) -> None:
         """Wait for a boot slot, attach the network and start the guest; its process is recorded before it runs."""
         await self.host(VmActivities.ensure_booted, policies.BOOT)
-        self.booted = True
+        self.booted = self.view is None or self.view.waiting is None
 
     async def pause(self) -> None:
         """A VM wanted paused is booted, then paused (L-C12)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -72,7 +73,8 @@ class Networks:
         )
 
     async def dump(self) -> str:
-        return "\n".join((await self._real.dump(), await self._simulated.dump()))
+        shown = {"kernel": json.loads(await self._real.dump()), "simulated": json.loads(await self._simulated.dump())}
+        return json.dumps(shown, indent=1, sort_keys=True)
 
     def _of(self, a: Attachment) -> GuestNetwork:
         return self._simulated if a.simulated else self._real

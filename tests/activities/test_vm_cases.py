@@ -368,6 +368,7 @@ async def crowd(tmp_path: Path, netns: str) -> AsyncIterator[HostWorld]:
         netns,
         lambda names, boot_id: SleepingGuests(names, tmp_path / "monitors", boot_id),
         subnet=IPv4Network("10.84.0.0/26"),
+        uid_count=250,
     )
     await world.restart()
     yield world

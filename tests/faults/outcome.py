@@ -60,6 +60,8 @@ async def find_outcome(fleet: Fleet, vm_id: str, since: int, *, exact: bool) -> 
 def _plain(row: Any) -> dict[str, Any] | None:
     if row is None:
         return None
+    # That there is an error counts; which one may be the planted fault's own word.
+    row = dict(row, last_error=row["last_error"] is not None)
     return {key: value for key, value in row.items() if key not in IGNORED}
 
 
