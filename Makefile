@@ -12,6 +12,9 @@ BIN := .venv/bin
 KEPT := HOSTLER_CACHE,HOSTLER_HOME,DATABASE_URL
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env=$(KEPT) --)
 
+# Most tests wait for others' processes: three at once keep two processors busy.
+AT_ONCE := -n 3 --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help up down test test-slow check faults bench chaos setup bootstrap venv guest root
 MAKEFLAGS += --no-print-directory --no-builtin-rules
@@ -27,11 +30,11 @@ down: root venv ## stop Hostler's processes; guests keep running (ARGS=--vms sto
 
 test: setup ## run the tests but for the slow ones
 	@infra/bootstrap.sh --with busybox
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest $(AT_ONCE) $(ARGS)
 
 test-slow: setup ## run the slow tests: real guests, end to end, chaos (chromium and gcc, which they use, are installed)
 	@infra/bootstrap.sh --with chromium --with gcc --with libc6-dev
-	@$(BIN)/pytest -m slow $(ARGS)
+	@$(BIN)/pytest -m slow $(AT_ONCE) $(ARGS)
 
 check: venv ## format, lint, types, import contracts, dead dependencies
 	$(BIN)/ruff format --check .

@@ -13,6 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.chaos.fleet import CGROUP
+from tests.fixtures.host import remove_cgroup
+
 INSIDE = "CHAOS_INSIDE"
 # All that the run starts or mounts ends with its first process, and that with this one, however they end.
 OWN = (
@@ -20,6 +23,7 @@ OWN = (
     "--pdeathsig=KILL",
     "--",
     "unshare",
+    "--net",
     "--mount",
     "--propagation",
     "private",
@@ -44,15 +48,17 @@ def main() -> int:
         argv = [*OWN, sys.executable, "-m", "tests.chaos", "--seed", seed, "--minutes", str(given.minutes)]
         argv += ["--faults", str(given.faults)]
         folder = Path(tempfile.mkdtemp(prefix="hst-chaos-"))
+        cgroup = f"hst-{secrets.token_hex(4)}"
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         try:
-            with subprocess.Popen(argv, env={**os.environ, INSIDE: str(folder)}) as own:
+            with subprocess.Popen(argv, env={**os.environ, INSIDE: str(folder), CGROUP: cgroup}) as own:
                 try:
                     return own.wait()
                 finally:
                     own.kill()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            remove_cgroup(cgroup)
     return asyncio.run(_run(Path(os.environ[INSIDE]), seed, given.minutes * 60, given.faults))
 
 

@@ -16,7 +16,10 @@ _deaths: Counter[str] = Counter()
 
 
 def _some_guest(stage: Stage) -> str:
-    ids = sorted(vm_id for vm_id in stage.model.vms if stage.fleet.machine.live(vm_id) and _deaths[vm_id] < MOST_DEATHS)
+    vms, live = stage.model.vms.values(), stage.fleet.machine.live
+    ids = sorted(
+        vm.vm_id for vm in vms if vm.hypervisor == "simulated" and live(vm.vm_id) and _deaths[vm.vm_id] < MOST_DEATHS
+    )
     if not ids:
         raise NotNow
     return stage.rng.choice(ids)
@@ -58,7 +61,8 @@ async def guest_reboot(stage: Stage) -> AsyncGenerator[str]:
 @contextlib.contextmanager
 def _controlled(stage: Stage, **controls: Any) -> Any:
     """Have a VM that exists do something for a while."""
-    ids = sorted(vm_id for vm_id, vm in stage.model.vms.items() if vm.exists_surely and vm.may_be_kept())
+    vms = [vm for vm in stage.model.vms.values() if vm.hypervisor == "simulated"]
+    ids = sorted(vm.vm_id for vm in vms if vm.exists_surely and vm.may_be_kept())
     vm_id = stage.rng.choice(ids) if ids else None
     place = stage.fleet.host / "simulated" / "controls" / f"{vm_id}.json"
     if vm_id is None or place.exists():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncGenerator
 
-from tests.chaos.faults import CONTROLS, PROCESSES, Stage, fault, landed
+from tests.chaos.faults import CONTROLS, PROCESSES, NotNow, Stage, fault, landed
 from tests.chaos.programs import Program
 
 
@@ -120,9 +121,25 @@ async def reboot(stage: Stage) -> AsyncGenerator[str]:
     """Every guest dies with its machine, and the worker of its next boot finds another boot id."""
     async with stage.taken("host") as (program,):
         await program.put_away(signal.SIGKILL)
+        await asyncio.to_thread(stage.fleet.real.end_with_the_machine)
         stage.fleet.new_boot()
         try:
             yield f"the host's boot is {stage.fleet.boot_id()} now"
         finally:
             program.keep()
             await asyncio.sleep(0)
+
+
+@fault("kill a real guest", 6)
+async def kill_guest(stage: Stage) -> AsyncGenerator[str]:
+    """Its process, as the kernel's out-of-memory killer does."""
+    ids = sorted(stage.fleet.real.processes)
+    if not ids:
+        raise NotNow
+    vm_id = stage.rng.choice(ids)
+    pid = stage.fleet.real.processes[vm_id][0]
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        raise NotNow from None
+    yield f"{vm_id} {pid}"

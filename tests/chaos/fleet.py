@@ -27,15 +27,18 @@ from tests.chaos.gates import Gate, to_path, to_port
 from tests.chaos.journal import Machine
 from tests.chaos.log import Log
 from tests.chaos.programs import Program
+from tests.chaos.real import RealGuests, serve_demo_guest
 from tests.chaos.tricks import Tricks, build_library
 from tests.fixtures.postgres import ENVIRONMENT, PreparedPostgres, prepare_postgres
 from tests.fixtures.temporal import free_ports
 
 PROJECT = Path(__file__).resolve().parents[2]
 IMAGE_BYTES = 1 << 20
-DISK_MIB = 256
+DISK_MIB = 640
 SPARED_SECONDS = 4.0
 START_SECONDS = 90
+CGROUP = "CHAOS_CGROUP"
+"""The variable that names the control group of this run's guests."""
 CONTROLS = ("control-1", "control-2")
 WAYS = {
     "users": (("api", "postgres"), (3.0, 10.0)),
@@ -77,7 +80,8 @@ class Fleet:
     token: str = ""
     url: str = ""
     host_id: str = ""
-    image: dict[str, Any] = field(default_factory=dict)
+    images: dict[str, Any] = field(default_factory=dict)
+    """What a VM of each hypervisor is made from."""
     ways: dict[str, Way] = field(default_factory=lambda: {name: Way(*rest) for name, rest in WAYS.items()})
     played: dict[str, asyncio.Lock] = field(default_factory=dict)
 
@@ -86,7 +90,8 @@ class Fleet:
         self.host = self.home / "host"
         self.boot_id_path = self.folder / "boot_id"
         self.simulation = Simulation(self.host / "simulated", self.boot_id)
-        self.machine = Machine(self.host, self.boot_id)
+        self.real = RealGuests(self.folder / "sys")
+        self.machine = Machine(self.host, self.boot_id, self.real)
         self.ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.temporal_file = self.folder / "temporal" / "temporal.db"
         self.postgres: PreparedPostgres = None  # type: ignore[assignment] # made by start
@@ -164,6 +169,10 @@ class Fleet:
             folder.mkdir(mode=0o711)
         size = f"size={DISK_MIB}m,mode=0700"
         subprocess.run(["mount", "-t", "tmpfs", "-o", size, "chaos", self.host], check=True)
+        # The network is this run's own; the view of it that the file system has is still the machine's.
+        (self.folder / "sys").mkdir()
+        subprocess.run(["mount", "-t", "sysfs", "sysfs", self.folder / "sys"], check=True)
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         self.new_boot()
 
     async def _open_gates(self) -> None:
@@ -201,7 +210,9 @@ class Fleet:
             "HOSTLER_URL": f"http://127.0.0.1:{self.ports['api']}",
             "HOSTLER_DATABASE_URL": database,
             "HOSTLER_TEMPORAL_ADDRESS": f"127.0.0.1:{self.ports.get(f'{client}>temporal', 0)}",
-            "HOSTLER_HOST_SIMULATED_GUESTS": "only",
+            "HOSTLER_HOST_SIMULATED_GUESTS": "beside",
+            "HOSTLER_HOST_ALLOW_EMULATED_GUESTS": "true",
+            "HOSTLER_HOST_CGROUP": os.environ[CGROUP],
             "HOSTLER_HOST_BOOT_ID_PATH": str(self.boot_id_path),
             "HOSTLER_HOST_IMAGE_FILE_ROOT": str(self.folder / "served"),
         }
@@ -219,9 +230,12 @@ class Fleet:
         served = self.folder / "served" / "root.raw"
         served.write_bytes(bytes(IMAGE_BYTES))
         digest = hashlib.sha256(served.read_bytes()).hexdigest()
-        self.image = {"url": served.as_uri(), "sha256": digest, "format": "raw"}
+        told = {"url": served.as_uri(), "sha256": digest, "format": "raw"}
+        demo = await asyncio.to_thread(serve_demo_guest, self.folder / "served")
+        self.images = {"simulated": told, "qemu": demo["name"]}
         async with self.client() as client:
             answer = await client.post("/v1/hosts", json={"name": f"h-{secrets.token_hex(3)}"})
+            (await client.post("/v1/images", json=demo)).raise_for_status()
         given = answer.raise_for_status().json()
         self.host_id = given["host_id"]
         reached = {

@@ -1,4 +1,4 @@
-"""The simulated machine as its journal tells it, read on its own: what lives, what is plugged in, how large disks are.
+"""The machine: simulated guests as its journal tells them, real ones as the kernel shows them.
 
 Only the order of the journal's lines counts here, no time in them: the clocks of those who wrote them may be off.
 """
@@ -11,18 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.real import RealGuests, find_disk_sizes
+
 
 @dataclass
 class Machine:
-    """What there is now. `processes` and `taps` are of this boot of the machine; `disks` what was last written."""
+    """What there is now. `processes` and `taps` are those of simulated guests."""
 
     host: Path
     boot_id: Callable[[], str]
+    real: RealGuests
     processes: dict[str, dict[int, str]] = field(default_factory=dict)
     """Of each VM its live processes, by pid, with the boot that they are of."""
     taps: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    disks: dict[str, int] = field(default_factory=dict)
-    boots: dict[str, int] = field(default_factory=dict)
     _read: int = 0
 
     def read(self) -> list[dict[str, Any]]:
@@ -43,33 +44,36 @@ class Machine:
         pid = (line.get("process") or {}).get("pid")
         if effect == "boot":
             self.processes.setdefault(vm_id, {})[pid] = line["boot_id"]
-            self.boots[vm_id] = self.boots.get(vm_id, 0) + 1
         elif effect == "kill" or (effect == "happen" and line.get("what") == "crash"):
             self.processes.get(vm_id, {}).pop(pid, None)
         elif effect == "tap":
             self.taps.setdefault(vm_id, {})[line["tap"]["tap"]] = {**line["tap"], "boot_id": line["boot_id"]}
         elif effect == "remove_tap":
             self.taps.get(vm_id, {}).pop(line["tap"]["tap"], None)
-        elif effect in ("disk", "grow"):
-            self.disks[vm_id] = line["size_bytes"]
 
     def live(self, vm_id: str) -> list[int]:
         """Return the pids of a VM's live processes."""
         now = self.boot_id()
-        return [pid for pid, boot_id in self.processes.get(vm_id, {}).items() if boot_id == now]
+        told = [pid for pid, boot_id in self.processes.get(vm_id, {}).items() if boot_id == now]
+        return told + self.real.processes.get(vm_id, [])
 
     def plugged(self, vm_id: str) -> list[dict[str, Any]]:
         """Return a VM's taps."""
         now = self.boot_id()
-        return [tap for tap in self.taps.get(vm_id, {}).values() if tap["boot_id"] == now]
+        told = [tap for tap in self.taps.get(vm_id, {}).values() if tap["boot_id"] == now]
+        return told + self.real.taps.get(vm_id, [])
 
     def known(self) -> set[str]:
         """Return every VM that anything is told of."""
-        return {*self.processes, *self.taps, *self.disks}
+        return {*self.processes, *self.taps, *self.real.processes, *self.real.taps}
+
+    def disk_sizes(self, vm_id: str) -> set[int]:
+        """Return how large a VM's root disks are, in bytes: the one in use, and the one that a rebuild put aside."""
+        return find_disk_sizes(self.host / "machines" / vm_id)
 
     def disk_ids(self) -> set[str]:
         """Return the VMs whose root disk is there."""
-        return {path.parent.name for path in self.host.glob("machines/*/disk")}
+        return {path.parent.name for path in self.host.glob("machines/*/disk*") if ".new." not in path.name}
 
     def folder_ids(self) -> set[str]:
         """Return the VMs of which the host keeps a folder."""

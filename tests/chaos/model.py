@@ -17,6 +17,7 @@ LATE_SECONDS = 45.0
 """After so long an unanswered request that reached the API has happened, or never will."""
 
 LIFE = ("create", "delete", "undelete")
+REMAKING = ("rebuild", "undo")
 PROPERTIES = ("power_state", "cpu_millicores", "memory_mib", "disk_gib", "metadata", "termination_protection")
 
 
@@ -36,6 +37,7 @@ class Ask:
     over: float = math.inf
     outcome: Outcome = "open"
     destroy_at: float | None = None
+    hypervisor: str = ""
     generation: int | None = None
     """That of the change's own operation, None where nothing had to change."""
 
@@ -64,10 +66,13 @@ class ModelVm:
     """What is known of one VM."""
 
     vm_id: str
+    hypervisor: str = ""
     asks: list[Ask] = field(default_factory=list)
     was_ready: bool = False
     rests_since: float | None = None
     """It was seen stopped, as wanted, and nothing was asked since that could start it."""
+    may_be_remade: bool = False
+    """A rebuild was asked for, and it was not seen since that nothing is left to do."""
     generation_seen: int = 0
     disk_seen: int = 0
 
@@ -112,9 +117,9 @@ class ModelVm:
         """Whether running or paused may be wanted of it."""
         return self.may_be_kept() and any(value != "stopped" for value in self.possible("power_state"))
 
-    def restarts(self) -> tuple[int, int]:
-        """Return the fewest and the most restarts that were accepted."""
-        asks = [ask for ask in self.asks if ask.verb == "restart" and ask.may_have_happened]
+    def counts(self, *verbs: str) -> tuple[int, int]:
+        """Return how many requests of these kinds were accepted, at least and at most."""
+        asks = [ask for ask in self.asks if ask.verb in verbs and ask.may_have_happened]
         return sum(ask.outcome == "accepted" for ask in asks), len(asks)
 
     def generations(self) -> tuple[int, int]:
@@ -136,10 +141,12 @@ class Model:
 
     def ask(self, ask: Ask) -> Ask:
         """Note a request before it is sent."""
-        vm = self.vms.setdefault(ask.vm_id, ModelVm(ask.vm_id))
+        vm = self.vms.setdefault(ask.vm_id, ModelVm(ask.vm_id, ask.hypervisor))
         vm.asks.append(ask)
         if ask.may_start:
             vm.rests_since = None
+        if ask.verb in REMAKING:
+            vm.may_be_remade = True
         return ask
 
     def answer(self, ask: Ask, document: dict[str, Any]) -> None:
@@ -167,7 +174,15 @@ class Model:
         vm.was_ready = vm.was_ready or document["first_ready_at"] is not None
         if _rests(document) and not any(ask.may_start and ask.over > sent for ask in vm.asks):
             vm.rests_since = time.monotonic()
+        if _is_done(document) and not any(ask.verb in REMAKING and ask.over > sent for ask in vm.asks):
+            vm.may_be_remade = False
         return wrong
+
+
+def _is_done(document: dict[str, Any]) -> bool:
+    """Tell whether the answer says that everything that was asked for has been applied."""
+    applied = document["observed_generation"] == document["generation"]
+    return document["settled"] and document["quarantine"] is None and applied
 
 
 def _rests(document: dict[str, Any]) -> bool:

@@ -44,7 +44,8 @@ class Result:
         names = sorted({each.name for each in TABLE})
         told = [f"  {self.faults[name]:5}  {name}" for name in names]
         asked = Counter(ask.outcome for vm in self.model.vms.values() for ask in vm.asks if ask.verb != "guest")
-        total = f"{len(self.model.vms)} VMs, {sum(asked.values())} requests ({dict(asked)}), "
+        real = sum(vm.hypervisor == "qemu" for vm in self.model.vms.values())
+        total = f"{len(self.model.vms)} VMs ({real} of them real), {sum(asked.values())} requests ({dict(asked)}), "
         total += f"{self.faults.total()} faults, {self.passes} passes, {len(self.log.violations)} violations"
         return [*told, total]
 

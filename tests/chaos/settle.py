@@ -87,7 +87,12 @@ class Settling:
         for name in PROPERTIES:
             if shown[name] not in vm.possible(name):
                 wrong.append(f"{name} is {shown[name]}, and must be of {vm.possible(name)}")
-        for name, (low, high) in (("restart_generation", vm.restarts()), ("generation", vm.generations())):
+        counted = {
+            "restart_generation": vm.counts("restart"),
+            "rebuild_generation": vm.counts("rebuild", "undo"),
+            "generation": vm.generations(),
+        }
+        for name, (low, high) in counted.items():
             if not low <= document[name] <= high:
                 wrong.append(f"{name} is {document[name]}, and must be between {low} and {high}")
         if document["quarantine"] is None and document["observed_generation"] != document["generation"]:
@@ -103,8 +108,11 @@ class Settling:
             wrong.append(f"it should be {wanted} and has the processes {live}")
         if (live and len(plugged) != 1) or len(plugged) > 1:
             wrong.append(f"it has {len(plugged)} taps")
-        if document["quarantine"] is None and machine.disks.get(vm_id) != document["disk_gib"] << 30:
-            wrong.append(f"its disk has {machine.disks.get(vm_id)} bytes and should have {document['disk_gib']} GiB")
+        sizes = machine.disk_sizes(vm_id)
+        if document["quarantine"] is None and document["disk_gib"] << 30 not in sizes:
+            wrong.append(f"its disks have {sizes} bytes, and one should have {document['disk_gib']} GiB")
+        if len(sizes) > 1 and document["old_disk_until"] is None:
+            wrong.append("it has two root disks, and none is kept of a rebuild")
         return wrong
 
     def _all_there(self) -> set[str]:

@@ -18,6 +18,8 @@ from tests.chaos.model import Ask, Model, ModelVm
 
 GRACES = (0, 0, 2, 8, 20, 3600)
 AGAIN_SECONDS = 1.0
+MOST_REAL = 3
+"""Real guests that may be kept at once: each is emulated, and takes a good part of a processor while it boots."""
 MOST_TRIES = 60
 NOT_DONE = (400, 403, 409, 412, 422)
 
@@ -61,21 +63,23 @@ class User:
         wanted = {
             "power_state": self.rng.choices(("running", "paused", "stopped"), (7, 1, 2))[0],
             "cpu_millicores": self.rng.choice((100, 1000)),
-            "memory_mib": self.rng.choice((64, 128)),
+            "memory_mib": self.rng.choice((96, 128)),
             "disk_gib": self.rng.randint(1, 3),
             "metadata": {"number": str(self.made)},
             "termination_protection": False,
         }
+        real = [vm for vm in self.model.vms.values() if vm.hypervisor == "qemu" and vm.may_be_kept()]
+        hypervisor = "qemu" if len(real) < MOST_REAL and self.rng.random() < 0.3 else "simulated"
         body = {
             "name": f"{self.name}-{self.made}",
-            "image": self.fleet.image,
+            "image": self.fleet.images[hypervisor],
             "host": self.fleet.host_id,
-            "hypervisor": "simulated",
+            "hypervisor": hypervisor,
             "stop_timeout_seconds": self.rng.choice((1, 3, 20)),
             "on_guest_poweroff": self.rng.choices(("start", "stop"), (4, 1))[0],
             **wanted,
         }
-        await self._ask(client, "PUT", "", body, lambda: Ask(vm_id, "create", wanted))
+        await self._ask(client, "PUT", "", body, lambda: Ask(vm_id, "create", wanted, hypervisor=hypervisor))
 
     async def change(self, client: httpx2.AsyncClient, vm: ModelVm, **sets: Any) -> None:
         await self._ask(client, "PATCH", "", sets, lambda: Ask(vm.vm_id, "change", sets))
@@ -88,7 +92,7 @@ class User:
 
     async def resize(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
         await self.change(
-            client, vm, memory_mib=self.rng.choice((64, 128, 256)), cpu_millicores=self.rng.choice((100, 500))
+            client, vm, memory_mib=self.rng.choice((96, 128, 256)), cpu_millicores=self.rng.choice((100, 500))
         )
 
     async def describe(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
@@ -99,6 +103,13 @@ class User:
 
     async def restart(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
         await self._ask(client, "POST", "/restart", None, lambda: Ask(vm.vm_id, "restart"))
+
+    async def rebuild(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
+        body = {"discard": self.rng.random() < 0.5}
+        await self._ask(client, "POST", "/rebuild", body, lambda: Ask(vm.vm_id, "rebuild"))
+
+    async def undo(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
+        await self._ask(client, "POST", "/rebuild", {"undo": True}, lambda: Ask(vm.vm_id, "undo"))
 
     async def retry(self, client: httpx2.AsyncClient, vm: ModelVm) -> None:
         await self._ask(client, "POST", "/retry", None, lambda: Ask(vm.vm_id, "retry"))
@@ -164,6 +175,8 @@ VERBS: tuple[tuple[str, Act, int], ...] = (
     ("resize", User.resize, 2),
     ("describe", User.describe, 2),
     ("protect", User.protect, 1),
+    ("rebuild", User.rebuild, 2),
+    ("undo", User.undo, 2),
     ("retry", User.retry, 1),
     ("delete", User.delete, 4),
     ("undelete", User.undelete, 3),

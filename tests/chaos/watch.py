@@ -40,6 +40,9 @@ class Watch:
             self.fleet.machine.follow(line)
             self._note(line)
             self._check(line)
+        for vm_id, pid in self.fleet.machine.real.look():
+            self.log.note("machine", f"real boot {pid}", vm_id)
+            self._check_boot(vm_id)
         self._check_disks()
         self._check_doubles()
 
@@ -55,16 +58,20 @@ class Watch:
             self.log.violated("something happens to a VM that nobody made", vm_id)
             return
         if line["effect"] == "boot":
-            if len(machine.live(vm_id)) > 1:
-                self.log.violated(f"two processes of one VM live: {machine.live(vm_id)}", vm_id)
-            if vm.rests_since is not None:
-                self.log.violated("its guest was started although it was stopped and nobody asked for it", vm_id)
+            self._check_boot(vm_id)
             if line["boot_id"] == machine.boot_id() and len(machine.plugged(vm_id)) != 1:
                 self.log.violated(f"its guest was started with {len(machine.plugged(vm_id))} taps", vm_id)
-        if line["effect"] == "disk" and vm_id in self.ready_disks:
+        if line["effect"] == "disk" and vm_id in self.ready_disks and not vm.may_be_remade:
             self.log.violated("its root disk was made anew although it had been ready", vm_id)
         if vm_id in self.gone and line["effect"] not in ("kill", "remove_tap", "happen"):
             self.log.violated(f"something was made of a VM that is gone: {line['effect']}", vm_id)
+
+    def _check_boot(self, vm_id: str) -> None:
+        live, vm = self.fleet.machine.live(vm_id), self.model.vms.get(vm_id)
+        if len(live) > 1:
+            self.log.violated(f"two processes of one VM live: {live}", vm_id)
+        if vm is None or vm.rests_since is not None:
+            self.log.violated("its guest was started although it was stopped and nobody asked for it", vm_id)
 
     def _check_disks(self) -> None:
         """A disk that was there, of a VM that was ready, goes only at the end of an accepted grace."""
@@ -77,10 +84,10 @@ class Watch:
 
     def _check_doubles(self) -> None:
         machine = self.fleet.machine
-        plugged = [(tap, vm_id) for vm_id in list(machine.taps) for tap in machine.plugged(vm_id)]
+        plugged = [(tap, vm_id) for vm_id in machine.known() for tap in machine.plugged(vm_id)]
         for name in ("tap", "mac", "address"):
             for value, count in Counter(tap[name] for tap, _ in plugged).items():
-                if count > 1:
+                if count > 1 and value is not None:
                     owners = sorted({vm_id for tap, vm_id in plugged if tap[name] == value})
                     self.log.violated(f"{name} {value} is there {count} times: {owners}", owners[0])
 
