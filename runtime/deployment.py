@@ -23,7 +23,6 @@ from model.versions import VERSION, release_order
 DEPLOYMENT = "hostler-control"
 _CALL_TIMEOUT = timedelta(seconds=5)
 _PAUSE_SECONDS = 0.1
-_ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("model", "activities", "workflows", "runtime")
 _MAY_PASS = {
     RPCStatusCode.NOT_FOUND,
@@ -41,10 +40,10 @@ def find_build_id() -> str:
 
     Two checkouts of one release differ when their code does, so no run is replayed on code that it did not begin on.
     """
-    digest = hashlib.sha256()
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
     for package in _PACKAGES:
-        for path in sorted((_ROOT / package).rglob("*.py")):
-            digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{VERSION}+{digest.hexdigest()[:12]}"
 
 
