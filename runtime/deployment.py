@@ -35,12 +35,14 @@ _MAY_PASS = {
 }
 
 
-def find_build_id() -> str:
+def find_build_id(root: Path | None = None) -> str:
     """Return the build of the code that is running: the release, and a digest of all that a pass' order depends on.
+
+    root: of another checkout.
 
     Two checkouts of one release differ when their code does, so no run is replayed on code that it did not begin on.
     """
-    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    digest, root = hashlib.sha256(), root or Path(__file__).resolve().parents[1]
     for package in _PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")

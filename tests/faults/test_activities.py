@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.faults.lives import STORIES, Life
 from tests.faults.outcome import count_effects, find_outcome
 
 AT_ONCE = 12
+MOST_MISSES = 4
 FLOORS = {"each point": 90, "all": 630}
 """Fewer trials than this mean that points are not found any more."""
 
@@ -41,6 +43,7 @@ class Sweep:
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, list[tuple[Point, str]]] = field(default_factory=dict)
     tried: int = 0
+    misses: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -57,12 +60,17 @@ class Sweep:
         return self.left[life.name].pop() if self.left[life.name] else (None, None)
 
     def judge(self, life: Life, plan: Plan, outcome: dict[str, Any]) -> None:
-        if plan.fault is None:
+        if plan.fault is None or plan.point is None:
             return
         self.tried += 1
-        trial = f"{life.name}: {plan.fault} at use {plan.point and plan.point.use} of {plan.point and plan.point.name}"
+        trial = f"{life.name}: {plan.fault} at use {plan.point.use} of {plan.point.name}"
         if not plan.landed:
-            self.missed.append(trial)
+            # A plain life may look once more than another one: a report or a pause that ends comes when it comes.
+            self.misses[trial] += 1
+            if self.misses[trial] < MOST_MISSES:
+                self.left[life.name].append((plan.point, plan.fault))
+            else:
+                self.missed.append(trial)
         for key, wanted in self.plain[life.name].items():
             if outcome[key] != wanted:
                 self.wrong.append(f"{trial}: {key} is {_differing(outcome[key], wanted)}")

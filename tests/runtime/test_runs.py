@@ -212,18 +212,17 @@ async def test_a_control_worker_makes_its_build_current(temporal_client: Client)
             assert await _build_of(second) == "1.10.0"
 
 
-def test_a_build_is_named_after_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_is_named_after_its_code(tmp_path: Path) -> None:
     """A dev checkout whose passes differ is another build of the same release; a release's own order is unchanged."""
     here = deployment.find_build_id()
     assert here == deployment.find_build_id()
     assert release_order(here) == release_order(VERSION)
     for package in ("model", "activities", "workflows", "runtime"):
         shutil.copytree(Path(deployment.__file__).parents[1] / package, tmp_path / package)
-    monkeypatch.setattr(deployment, "_ROOT", tmp_path)
-    assert deployment.find_build_id() == here
+    assert deployment.find_build_id(tmp_path) == here
     with (tmp_path / "workflows" / "create.py").open("a") as file:
         file.write("# another order\n")
-    assert deployment.find_build_id() != here
+    assert deployment.find_build_id(tmp_path) != here
 
 
 async def _build_of(handle) -> str:  # type: ignore[no-untyped-def]
