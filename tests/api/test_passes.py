@@ -19,6 +19,7 @@ from model.temporal import vm_workflow_id
 from store.database import Pool
 from tests.api.conftest import World, make_world, report_of, until, vm_body, vm_report
 from tests.workflows.conftest import Fleet, running_fleet
+from workers.sweep import Sweep
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Running:
 
     world: World
     fleet: Fleet
+    sweeping: asyncio.Task[None]
+    """Makes up for a wake-up that a busy Temporal did not take in time."""
 
     async def row(self, vm_id: str, query: str = "") -> dict[str, object]:
         answer = await self.world.call("GET", f"/v1/vms/{vm_id}{query}")
@@ -40,7 +43,9 @@ async def running(pool: Pool, temporal_client: Client, tmp_path: Path) -> AsyncI
     world.parts.client, world.parts.search_attributes = temporal_client, True
     world.parts.ui_url, world.parts.namespace = "http://ui.test/", temporal_client.namespace
     async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}") as fleet, world.client:
-        yield Running(world, fleet)
+        sweeping = asyncio.create_task(Sweep(pool, temporal_client, search_attributes=True).run())
+        yield Running(world, fleet, sweeping)
+        sweeping.cancel()
         await world.parts.drain()
 
 

@@ -345,6 +345,7 @@ async def test_a_host_certificate_that_is_not_there(running: Running) -> None:
 async def test_nobody_takes_it_up(running: Running) -> None:
     """The control plane itself is what is waited for: said without anybody having written it."""
     vm = await create(running)
+    running.sweeping.cancel()
     await running.world.pool.execute("update vms set due_at = now() - interval '5 minutes', claim_until = null")
     assert re.fullmatch(
         rf"It is due and nobody took it up, since {T}\. `hostler status` shows whether control worker and Temporal "
