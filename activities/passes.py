@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from temporalio import activity
 
-from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote
+from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote, TakeOver
 from model.row import Row
+from model.waiting import Waiting
 
 if TYPE_CHECKING:
     from store.passes import PassStore
+
+_log = logging.getLogger("hostler.passes")
 
 
 class PassActivities:
@@ -46,7 +50,14 @@ class PassActivities:
 
     @activity.defn
     async def write_outcome(self, outcome: Outcome) -> Row | None:
+        """Write what a pass found; what no pass may mend is told to the log, too."""
+        if outcome.waits is Waiting.CORRUPT_COUNTERS:
+            _log.error("the VM %s is refused (L-N5): %s", outcome.vm_id, outcome.error)
         return await self._store.write_outcome(outcome)
+
+    @activity.defn
+    async def take_over(self, request: TakeOver) -> Row | None:
+        return await self._store.take_over(request)
 
     @activity.defn
     async def note_stopped(self, ref: PassRef) -> Row | None:

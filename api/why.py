@@ -84,6 +84,11 @@ _TOLD: dict[Waiting, _Told] = {
         "Bring the host's state directory back, have everything made anew (`hostler vm rebuild {name}`), or give the "
         "VM up with `hostler vm rm {name}`.",
     ),
+    Waiting.CORRUPT_COUNTERS: _Told(
+        "is refused, since its record on {host} and its row contradict each other",
+        "Nothing of it is started or stopped. Have an operator find out which of the two is older, and bring the newer "
+        "one of both back; or give the VM up: `hostler vm rm {name}` still works.",
+    ),
     Waiting.REFUSED_CHANGE: _Told(
         "does without what {host} cannot give it, and keeps what it has",
         "Ask for what the host has (`hostler vm resize {name}`); after its host's next boot it is tried again.",

@@ -41,6 +41,16 @@ class GiveBack(PassRef):
     counted: bool = False
 
 
+class TakeOver(PassRef):
+    """Raise the row's counters to those of a record that was written under an earlier epoch, `epoch` (L-N5)."""
+
+    epoch: int
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+
+
 class StepNote(PassRef):
     """Narrate the step that begins, in fixed words (L-G10), and read the row again."""
 

@@ -47,9 +47,9 @@ class Record(Lenient):
     `boot_id` is the sole witness that a create completed (L-C1): the host's boot id when the VM last ran or was last
     recorded as stopped. `stop_intended` is durable before a guest is asked to stop. `restart_of` names the process that
     a restart replaces (L-V7), `restart_of_generation` the restart that was wanted then (None: a record
-    from before this was kept). `applied_…` are the last applied generations. `refused`: the guest keeps what it has
-    (L-V8). `disk` is the one in use, `kept` the one that a rebuild put aside. `create` on a record with a boot id is a
-    rebuild that is not whole yet.
+    from before this was kept). `applied_…` are the last applied generations, `epoch` the fleet's when they were written
+    (L-N5). `refused`: the guest keeps what it has (L-V8). `disk` is the one in use, `kept` the one that a rebuild put
+    aside. `create` on a record with a boot id is a rebuild that is not whole yet.
     """
 
     input_digest: str
@@ -63,6 +63,7 @@ class Record(Lenient):
     applied_spec_generation: int = 0
     applied_restart_generation: int = 0
     applied_rebuild_generation: int = 0
+    epoch: int = 1
     disk: DiskName = "disk"
     kept: KeptDisk | None = None
     disk_bytes: int | None = None

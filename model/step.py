@@ -24,6 +24,7 @@ class StepKind(StrEnum):
     NOTE_STOPPED = "note_stopped"
     MARK_DESTROYING = "mark_destroying"
     RECORD_GONE = "record_gone"
+    TAKE_OVER = "take_over"
 
     CERTIFY = "certify"
     PREPARE = "prepare"
@@ -66,6 +67,7 @@ WORDS: dict[StepKind, str] = {
     StepKind.NOTE_STOPPED: "noting that the guest is stopped",
     StepKind.MARK_DESTROYING: "passing the point of no return",
     StepKind.RECORD_GONE: "releasing the row, the name and the address",
+    StepKind.TAKE_OVER: "taking over the counters of its host's record",
     StepKind.CERTIFY: "asking for the host certificate",
     StepKind.PREPARE: "preparing the host",
     StepKind.FETCH_IMAGE: "fetching the image",

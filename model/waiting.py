@@ -22,6 +22,8 @@ class Waiting(StrEnum):
     """The host cannot read the VM's record (L-G8)."""
     LOST_RECORD = "lost_record"
     """The host has no record of a VM that once lived (L-V9)."""
+    CORRUPT_COUNTERS = "corrupt_counters"
+    """The host's record says that more was applied than was ever asked for (L-N5)."""
     REFUSED_CHANGE = "refused_change"
     """The host cannot give the VM what was asked for; it keeps what it has (L-V8)."""
     FROZEN = "frozen"

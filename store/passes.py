@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote
+from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote, TakeOver
 from model.row import Row
 from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
@@ -116,6 +116,21 @@ class PassStore:
             if changed(status) and outcome.view is not None:
                 await self._store_view(connection, outcome)
             return await read_row(connection, outcome.vm_id, outcome.pass_number)
+
+    async def take_over(self, request: TakeOver) -> Row | None:
+        """Raise what is wanted to what a record of an earlier epoch says was applied; never within an epoch (L-N5)."""
+        return await self._write(
+            request,
+            """generation = greatest(generation, $4), spec_generation = greatest(spec_generation, $5),
+            restart_generation = greatest(restart_generation, $6),
+            rebuild_generation = greatest(rebuild_generation, $7), updated_at = now()""",
+            "$3 < (select f.epoch from fleet f)",
+            request.epoch,
+            request.generation,
+            request.spec_generation,
+            request.restart_generation,
+            request.rebuild_generation,
+        )
 
     async def note_stopped(self, ref: PassRef) -> Row | None:
         """Note once that a quarantined guest is proven stopped, and give it its least grace from then on (L-R3)."""

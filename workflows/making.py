@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from activities.image import ImageActivities
+from activities.passes import PassActivities
 from activities.vm import VmActivities
+from model.passes import TakeOver
 from model.step import StepKind
 from workflows import policies
 from workflows.life import Pass
@@ -11,6 +13,20 @@ from workflows.life import Pass
 
 class MakingPass(Pass):
     """A pass that may make a VM. The order is `model.decide`'s."""
+
+    async def take_over(self) -> None:
+        """The fleet was restored: the row's counters follow those of the host's record (L-N5)."""
+        record = self._seen().record
+        if record is not None:
+            request = TakeOver(
+                **self.ref.model_dump(),
+                epoch=record.epoch,
+                generation=record.applied_generation,
+                spec_generation=record.applied_spec_generation,
+                restart_generation=record.applied_restart_generation,
+                rebuild_generation=record.applied_rebuild_generation,
+            )
+            self.take(await self.store(PassActivities.take_over, request))
 
     async def release(self) -> None:
         """An undeleted VM leaves its quarantine first (L-R4)."""
@@ -53,6 +69,7 @@ class MakingPass(Pass):
         await self.host(VmActivities.ensure_completed, policies.PROMPT)
 
     making = {
+        StepKind.TAKE_OVER: take_over,
         StepKind.RELEASE: release,
         StepKind.CERTIFY: certify,
         StepKind.PREPARE: prepare,

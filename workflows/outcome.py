@@ -58,6 +58,8 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
         )
     if step.kind is StepKind.REST:
         told = None if row.status.resting else view.unreadable or _refusal(view) or step.reason
+        if step.waits is Waiting.CORRUPT_COUNTERS:
+            told = step.reason
         rest: dict[str, object] = {"phase": Phase.FAILED, "write_error": told is not None, "error": told}
         if view.record is None:
             # Without a record nobody can tell whose process or disk a host holds (L-V9).

@@ -40,6 +40,7 @@ _STORE_WORDS = {
     "give_back_attempt": "giving the attempt back",
     "write_outcome": "writing what was found",
     "finish_pass": "ending the pass",
+    "take_over": WORDS[StepKind.TAKE_OVER],
     "note_stopped": WORDS[StepKind.NOTE_STOPPED],
     "mark_destroying": WORDS[StepKind.MARK_DESTROYING],
     "record_gone": WORDS[StepKind.RECORD_GONE],

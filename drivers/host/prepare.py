@@ -234,8 +234,9 @@ def _make_host_key() -> StoredHostKey:
 
 
 def generations(order: HostOrder) -> dict[str, int]:
-    """Name the generations of an order as the record calls them."""
+    """Name the generations of an order, and their epoch, as the record calls them."""
     return {
+        "epoch": order.fence.epoch,
         "applied_generation": order.generation,
         "applied_spec_generation": order.spec_generation,
         "applied_restart_generation": order.restart_generation,

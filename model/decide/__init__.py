@@ -1,13 +1,14 @@
 """What to do next for a VM: a pure function of what is wanted, what was recorded and what is seen.
 
 Passes only execute it, and `hostler vm why` prints it. One call decides one step; after the step the host is looked
-at again, so nothing here plans ahead. Rules in order: a record that cannot be read, deletion, a create that did not
-complete, what a restart or a change asks for, the power state.
+at again, so nothing here plans ahead. Rules in order: deletion, a record that cannot be read or is ahead of the row, a
+create that did not complete, what a restart or a change asks for, the power state.
 """
 
 from __future__ import annotations
 
 from model.decide.converge import next_of_converge
+from model.decide.counters import next_of_counters
 from model.decide.create import next_of_create
 from model.decide.reap import next_of_reap
 from model.passes import PassType
@@ -38,6 +39,9 @@ def next_step(row: Row, view: View, done: tuple[StepKind, ...] = ()) -> Step:
         return next_of_reap(row, view, done)
     if view.unreadable is not None:
         return Step(kind=StepKind.REST, reason="its host cannot read the VM's record", waits=Waiting.UNREADABLE_RECORD)
+    counters = next_of_counters(row, view.record)
+    if counters is not None:
+        return counters
     if view.record is not None and view.record.quarantined_at is not None:
         return Step(kind=StepKind.RELEASE, reason="the VM was undeleted")
     if view.record is None and row.status.first_ready_at is not None and not row.rebuilding:

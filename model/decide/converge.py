@@ -55,7 +55,8 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
             until=kept_until(row, record),
             waits=Waiting.REFUSED_CHANGE,
         )
-    if _applied(record) != (desired.generation, desired.spec_generation, desired.restart_generation):
+    wanted = (row.epoch, desired.generation, desired.spec_generation, desired.restart_generation)
+    if _applied(record) != wanted:
         return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
     return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there", until=kept_until(row, record))
 
@@ -83,8 +84,9 @@ def _next_of_restart(row: Row, record: Record, seen: Observed) -> Step | None:
     return None
 
 
-def _applied(record: Record) -> tuple[int, int, int]:
-    return (record.applied_generation, record.applied_spec_generation, record.applied_restart_generation)
+def _applied(record: Record) -> tuple[int, int, int, int]:
+    applied = (record.applied_generation, record.applied_spec_generation, record.applied_restart_generation)
+    return (record.epoch, *applied)
 
 
 def _is_refused(row: Row, record: Record, seen: Observed) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from temporalio.exceptions import ApplicationError
 
 from model.record import HostOrder, Refusal, View
@@ -148,6 +149,47 @@ async def test_a_record_that_cannot_be_read(running: Running) -> None:
     await running.fleet.change(vm["id"], "generation = generation")  # as the report of a new worker does
     moved = await running.row(vm["id"], "?wait=30s")
     assert (moved["phase"], moved["why"]) == ("ready", None)
+
+
+@reads(Waiting.CORRUPT_COUNTERS)
+async def test_a_record_that_is_ahead_of_the_row(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    """L-N5: refused loudly, with both numbers; nothing of it is started or stopped. It can be deleted."""
+    vm = await create(running)
+    host = running.fleet.host
+    machine = host.machine(vm["id"])
+    assert machine.record is not None
+    machine.record = machine.record.model_copy(update={"applied_generation": 7})
+    machine.revision += 1
+    calls = len(host.calls)
+    await running.fleet.change(vm["id"], "power_state = 'stopped', generation = 2")
+    told = await sentence(running, vm["id"], Waiting.CORRUPT_COUNTERS)
+    assert re.fullmatch(
+        rf"It is refused, since its record on its host {host.host_id} and its row contradict each other, since {T}\. "
+        r"Tried: the last error is: its host's record is ahead of all that was ever asked for: generation 7 applied, "
+        r"2 wanted\. Nothing of it is started or stopped\. Have an operator find out which of the two is older, and "
+        r"bring the newer one of both back; or give the VM up: `hostler vm rm web-1` still works\.",
+        told,
+    )
+    shown = await running.row(vm["id"])
+    assert (shown["phase"], shown["power_state"], shown["settled"]) == ("failed", "running", True)
+    assert set(host.calls[calls:]) == {"find_vm"}
+    assert f"the VM {vm['id']} is refused (L-N5)" in caplog.text
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
+    await running.fleet.until_gone(vm["id"])
+
+
+async def test_a_record_that_is_ahead_after_a_restore(running: Running) -> None:
+    """L-N5: under a higher epoch the row's counters follow the record's, and the VM goes on."""
+    vm = await create(running)
+    machine = running.fleet.host.machine(vm["id"])
+    assert machine.record is not None
+    machine.record = machine.record.model_copy(update={"applied_generation": 7, "applied_restart_generation": 3})
+    await running.world.pool.execute("update fleet set epoch = 2")
+    await running.fleet.change(vm["id"], "power_state = power_state")
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["phase"], moved["power_state"], moved["why"]) == ("ready", "running", None)
+    assert (moved["generation"], moved["observed_generation"], moved["restart_generation"]) == (7, 7, 3)
+    assert (machine.record.epoch, running.fleet.host.starts) == (2, 1)
 
 
 @reads(Waiting.REFUSED_CHANGE)

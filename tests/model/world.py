@@ -264,9 +264,21 @@ class World:
         )
         self.do_apply()
 
+    def do_take_over(self) -> None:
+        record, desired = self.view.record, self.row.desired
+        assert record is not None
+        assert record.epoch < self.row.epoch, "never within an epoch"
+        self.status(
+            generation=max(desired.generation, record.applied_generation),
+            spec_generation=max(desired.spec_generation, record.applied_spec_generation),
+            restart_generation=max(desired.restart_generation, record.applied_restart_generation),
+            rebuild_generation=max(desired.rebuild_generation, record.applied_rebuild_generation),
+        )
+
     def do_apply(self) -> None:
         desired = self.row.desired
         self.record(
+            epoch=self.row.epoch,
             applied_generation=desired.generation,
             applied_spec_generation=desired.spec_generation,
             applied_restart_generation=desired.restart_generation,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model.errors import Unavailable
-from model.passes import ClaimRequest, Finish, GiveBack, Outcome, PassRef, StepNote
+from model.passes import ClaimRequest, Finish, GiveBack, Outcome, PassRef, StepNote, TakeOver
 from model.record import Observed, Record, View
 from model.row import Row
 from model.vm import Phase, PowerState
@@ -289,6 +289,21 @@ async def test_the_point_of_no_return(passes: PassStore, pool: Pool, vm_id: str,
     row = await passes.mark_destroying(ref)
     assert row is not None
     assert row.status.destroying is passed
+
+
+@pytest.mark.parametrize(("epoch", "taken"), [(1, False), (2, True)])
+async def test_counters_are_taken_over_after_a_restore_alone(
+    passes: PassStore, pool: Pool, vm_id: str, epoch: int, taken: bool
+) -> None:
+    """L-N5: a record's counters count only under a higher epoch than its own, and none is ever lowered."""
+    await pool.execute("update fleet set epoch = $1", epoch)
+    await pool.execute("update vms set spec_generation = 9")
+    _, ref = await claim(passes, vm_id, "run")
+    counters = {"generation": 7, "spec_generation": 6, "restart_generation": 5, "rebuild_generation": 4}
+    row = await passes.take_over(TakeOver(**ref.model_dump(), epoch=1, **counters))
+    assert row is not None
+    found = [getattr(row.desired, name) for name in counters]
+    assert found == ([7, 9, 5, 4] if taken else [1, 9, 0, 0])
 
 
 @pytest.mark.parametrize("flag", ["frozen", "behind"])

@@ -210,6 +210,7 @@ def _completed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
 def _applied(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     _update(
         machine,
+        epoch=order.fence.epoch,
         applied_generation=order.generation,
         applied_spec_generation=order.spec_generation,
         applied_restart_generation=order.restart_generation,
