@@ -70,12 +70,14 @@ class Pass(HostSteps):
         self.vm_id = start.vm_id
         self._end = None
         self.over_time = False
-        keeping = asyncio.create_task(self._keep())
+        over = asyncio.Event()
+        keeping = asyncio.create_task(self._keep(over))
         try:
             return await self._loop()
         except StoreAway:
             return PassEnd(result="waiting")
         finally:
+            over.set()
             keeping.cancel()
 
     async def _loop(self) -> PassEnd:
@@ -274,17 +276,21 @@ class Pass(HostSteps):
         await self.store(PassActivities.finish_pass, finish)
         self._end = PassEnd(result="waiting", pass_number=self.pass_number)
 
-    async def _keep(self) -> None:
-        """Renew the claim while the pass works, and say when its time or its claim is over."""
+    async def _keep(self, over: asyncio.Event) -> None:
+        """Renew the claim while the pass works, and say when its time or its claim is over.
+
+        A cancel is lost where the store answers at that moment: `over` stays, so that nothing is begun after the pass.
+        """
         over_at = workflow.now() + policies.PASS_TIMEOUT
-        while workflow.now() < over_at:
+        while workflow.now() < over_at and not over.is_set():
             await workflow.sleep(policies.RENEW_CLAIM_EVERY, summary="renew the claim")
             if self.claimed:
                 try:
                     await self.store(PassActivities.renew_claim, self.ref)
                 except StoreAway:
                     break  # the claim has lapsed: a step that goes on would be nobody's
-        self.over_time = True
+        if not over.is_set():
+            self.over_time = True
 
     def take(self, row: Row | None) -> None:
         """Keep the newest read of the row; without a row the VM is gone."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import CancelledError, FailureError
+from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from activities.passes import PassActivities
 from model.base import Lenient
@@ -32,8 +33,8 @@ class StoreCalls:
                     method, request, **policies.store_call(method.__name__)
                 )
             except FailureError as error:
-                if isinstance(error, CancelledError):
-                    raise
+                if is_cancelled_exception(error):
+                    raise asyncio.CancelledError from error
             if workflow.now() >= deadline:
                 raise StoreAway
             await workflow.sleep(pause, summary="the store does not answer")
