@@ -6,13 +6,15 @@ import asyncio
 import logging
 import random
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from temporalio.client import Client
+from temporalio.api.enums.v1 import PendingWorkflowTaskState
+from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
 from model.errors import Unavailable
-from model.temporal import vm_workflow_id
+from model.passes import PassType
+from model.temporal import CONTROL_QUEUE, vm_workflow_id
 from runtime.temporal import poke
 from store.fleet import get_fleet
 from store.sweep import DueVm, due_vms, only_sweeper, prune
@@ -76,11 +78,25 @@ class Sweep:
             _log.warning("a due VM was not woken, the next sweep tries again: %s", error.detail, extra={"vm": vm.vm_id})
 
     async def _end_stuck(self, vm: DueVm) -> None:
-        """End whatever run is open: one that claims nothing does not run, or is none of ours."""
+        """End whatever run is open: one that claims nothing does not run, or is none of ours.
+
+        One that nobody has begun yet only waits for its turn: to end it would send it to the end of a long queue again
+        and again.
+        """
         handle = self._client.get_workflow_handle(vm_workflow_id(vm.vm_id))
         try:
+            if _waits_for_its_turn(await handle.describe(rpc_timeout=_CALL_TIMEOUT)):
+                return
             await handle.terminate("stuck: no claim was taken or renewed", rpc_timeout=_CALL_TIMEOUT)
             _log.warning("ended a stuck run", extra={"vm": vm.vm_id})
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
                 _log.warning("a stuck run could not be ended: %s", error.status.name, extra={"vm": vm.vm_id})
+
+
+def _waits_for_its_turn(found: WorkflowExecutionDescription) -> bool:
+    """Tell whether a pass is in the control workers' queue, and no worker of any build has had it yet."""
+    raw, waiting = found.raw_description, found.raw_description.pending_workflow_task
+    begun = raw.workflow_execution_info.versioning_info.HasField("deployment_version")
+    queued = waiting.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED and waiting.attempt <= 1
+    return found.task_queue == CONTROL_QUEUE and found.workflow_type in get_args(PassType) and queued and not begun

@@ -34,6 +34,7 @@ class DestroySteps:
     async def destroy_process(self, job: Job, order: HostOrder) -> None:
         async with job.locked():
             self._parts.create_slots.release(order.vm_id)
+            self._parts.boot_slots.release(order.vm_id)
             await self._ending.kill(job, order.vm_id)
             await self._note(job, order.vm_id, PROCESS)
 

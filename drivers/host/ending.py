@@ -77,7 +77,6 @@ class Ending:
             raise StepFailed("a process of the VM is still there: it will be ended again")
         if status is not None:
             await note_exit(self._parts, status, state, job.guard, stopped=stopped)
-        self._parts.boot_slots.release(vm_id)
 
     async def _kill_strays(self, job: Job, vm_id: str) -> None:
         """End what is found of a VM whose record cannot be read, or is gone (L-G8)."""

@@ -137,6 +137,7 @@ class PrepareSteps:
 
     async def _clear(self, job: Job, vm_id: str) -> None:
         """End what an earlier attempt booted, prove it dead, then remove its disk and seed."""
+        self._parts.boot_slots.release(vm_id)
         await self._ending.kill(job, vm_id)
         disks = (self._parts.paths.disk(vm_id, name) for name in DISK_NAMES)
         for path in (*disks, self._parts.paths.seed(vm_id)):

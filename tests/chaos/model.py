@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -138,6 +139,8 @@ class Model:
 
     def __init__(self) -> None:
         self.vms: dict[str, ModelVm] = {}
+        self.answers: Counter[str] = Counter()
+        """By their status, and by what there was instead of an answer."""
 
     def ask(self, ask: Ask) -> Ask:
         """Note a request before it is sent."""

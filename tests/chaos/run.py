@@ -47,7 +47,7 @@ class Result:
         real = sum(vm.hypervisor == "qemu" for vm in self.model.vms.values())
         total = f"{len(self.model.vms)} VMs ({real} of them real), {sum(asked.values())} requests ({dict(asked)}), "
         total += f"{self.faults.total()} faults, {self.passes} passes, {len(self.log.violations)} violations"
-        return [*told, total]
+        return [*told, f"answers: {dict(self.model.answers.most_common())}", total]
 
 
 async def run(folder: Path, seed: str, seconds: float, least_faults: int = 0) -> Result:

@@ -133,6 +133,7 @@ class User:
                 answer = await client.request(method, f"/v1/vms/{ask.vm_id}{path}", json=body)
             except httpx2.HTTPError as error:
                 ask.end("refused" if isinstance(error, httpx2.ConnectError) else "lost")
+                self.model.answers[type(error).__name__] += 1
                 self.log.note(self.name, f"has no answer to {what}: {type(error).__name__}", ask.vm_id)
             else:
                 if self._take(ask, answer):
@@ -142,6 +143,7 @@ class User:
     def _take(self, ask: Ask, answer: httpx2.Response) -> bool:
         """Note an answer; return whether it is one to rely on."""
         status = answer.status_code
+        self.model.answers[str(status)] += 1
         self.log.note(self.name, f"is answered {status} to {ask.verb} {_words(answer)}", ask.vm_id)
         if status < 300:
             document = answer.json()

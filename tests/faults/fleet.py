@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from activities.passes import PassActivities
 from drivers.simulated import Simulation
 from model.decide import pass_type
 from model.errors import Unavailable
+from model.ids import new_id
 from runtime.converter import data_converter
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import connect, control_worker_options, host_worker_options, poke
@@ -43,11 +44,43 @@ class Fleet:
     faults: Faults
     home: Path
     simulation: Simulation
+    run_host: Callable[[asyncio.Event], Awaitable[None]] = field(kw_only=True)
+    """Is the host worker, until the event is set."""
     waits: dict[str, tuple[Condition, asyncio.Future[dict[str, Any] | None]]] = field(default_factory=dict)
+    _host: tuple[asyncio.Event, asyncio.Task[None]] | None = None
 
     @property
     def pool(self) -> Pool:
         return self.world.pool
+
+    @property
+    def boot_id_path(self) -> Path:
+        return self.home / "boot_id"
+
+    async def start_host(self) -> None:
+        """Begin a host worker, and wait until it has reported."""
+        stopping = asyncio.Event()
+        before = await self.pool.fetchval("select last_report_at from hosts")
+        self._host = stopping, asyncio.create_task(self.run_host(stopping))
+        async with asyncio.timeout(60):
+            while await self.pool.fetchval("select last_report_at from hosts") == before:
+                if self._host[1].done():
+                    self._host[1].result()
+                await asyncio.sleep(0.05)
+
+    async def stop_host(self) -> None:
+        """End the host worker in good order; its guests stay."""
+        if self._host is not None:
+            stopping, hosting = self._host
+            self._host = None
+            stopping.set()
+            await hosting
+
+    async def reboot(self) -> None:
+        """Let the machine boot anew: its guests are gone, its disks are there."""
+        await self.stop_host()
+        self.boot_id_path.write_text(new_id())
+        await self.start_host()
 
     async def call(self, method: str, path: str, **options: Any) -> Any:
         """Call the API; on a loaded machine it may ask to be asked again."""
@@ -83,7 +116,13 @@ class Fleet:
                 if vm_id not in self.waits:
                     continue
                 condition, future = self.waits[vm_id]
-                if not future.done() and condition(found.get(vm_id)):
+                try:
+                    holds = condition(found.get(vm_id))
+                except Exception as error:
+                    if not future.done():
+                        future.set_exception(error)
+                    continue
+                if holds and not future.done():
                     future.set_result(found.get(vm_id))
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -136,9 +175,9 @@ def settled(row: dict[str, Any] | None) -> bool:
 
 @contextlib.asynccontextmanager
 async def running_fleet(
-    database_url: str, address: str, namespace: str, home: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, address: str, namespace: str, home: Path, monkeypatch: pytest.MonkeyPatch, **host_options: Any
 ) -> AsyncIterator[Fleet]:
-    """Run all of it, with faults before every activity."""
+    """Run all of it, with faults before every activity. host_options: what HostSettings takes."""
     world, passes = (
         await make_world(await open_pool(database_url), home / "keys"),
         await open_pool(database_url, largest=20),
@@ -148,10 +187,17 @@ async def running_fleet(
     client = await connect(settings, data_converter(seal), identity="control")
     world.parts.client, world.parts.namespace = client, namespace
     image = _write_image(home)
-    options = {"simulated_guests": "only", "max_concurrent_creates": 0, "max_concurrent_boots": 0}
-    host_settings = HostSettings(image_file_root=image.parent, image_allow=("127.0.0.0/8",), **options)  # pyright: ignore[reportArgumentType]
-    simulation = Simulation(home / "host" / "simulated", lambda: host_settings.boot_id_path.read_text().strip())
-    fleet = Fleet(world, client, Faults(client, lambda vm_id: fleet.poke(vm_id)), home, simulation)
+    options = {"simulated_guests": "only", "max_concurrent_creates": 0, "max_concurrent_boots": 0} | host_options
+    fleet = Fleet(
+        world,
+        client,
+        Faults(client, lambda vm_id: fleet.poke(vm_id)),
+        home,
+        Simulation(home / "host" / "simulated", lambda: fleet.boot_id_path.read_text().strip()),
+        run_host=lambda stopping: host.run(settings, host_settings, stopping),
+    )
+    fleet.boot_id_path.write_text(new_id())
+    host_settings = HostSettings(image_file_root=image.parent, boot_id_path=fleet.boot_id_path, **options)
     _stand_before(monkeypatch, fleet.faults)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(world.client)
@@ -162,15 +208,12 @@ async def running_fleet(
         await stack.enter_async_context(
             control.control_worker(client, PassActivities(PassStore(passes)), build_id=None)
         )
-        stopping = asyncio.Event()
         tasks = [asyncio.create_task(work) for work in (fleet.look(), fleet.sweep())]
-        hosting = asyncio.create_task(host.run(settings, host_settings, stopping))
         try:
-            await _until_heard(fleet, hosting)
+            await fleet.start_host()
             yield fleet
         finally:
-            stopping.set()
-            await hosting
+            await fleet.stop_host()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -180,7 +223,7 @@ async def running_fleet(
 
 
 def _stand_before(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
-    """Put the faults before the interceptors that a worker has."""
+    """Put the faults before the interceptors that a worker has, and let a worker follow another in this process."""
 
     def before(options: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         def changed(*words: Any, **more: Any) -> dict[str, Any]:
@@ -189,6 +232,8 @@ def _stand_before(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
 
         return changed
 
+    # It is this process' until its end, and a host that boots anew has another process.
+    monkeypatch.setattr(host, "lock_worker", lambda home: None)
     monkeypatch.setattr(control, "control_worker_options", before(control_worker_options))
     monkeypatch.setattr(host, "host_worker_options", before(host_worker_options))
 
@@ -199,14 +244,6 @@ async def _enrol(fleet: Fleet, url: str, address: str, namespace: str) -> None:
     folder = fleet.home / "host"
     folder.mkdir(mode=0o700)
     (folder / "credentials.json").write_text(json.dumps(document))
-
-
-async def _until_heard(fleet: Fleet, hosting: asyncio.Task[Any]) -> None:
-    async with asyncio.timeout(60):
-        while not await fleet.pool.fetchval("select last_report_at is not null from hosts"):
-            if hosting.done():
-                hosting.result()
-            await asyncio.sleep(0.05)
 
 
 def _write_image(home: Path) -> Path:

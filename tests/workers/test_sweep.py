@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
+from activities.passes import PassActivities
 from model.ids import new_id
 from model.record import HostOrder
 from model.temporal import CONTROL_QUEUE, vm_workflow_id
 from store.database import Pool
+from store.passes import PassStore
 from tests.workflows.conftest import Fleet, running_fleet
+from workers.control import control_worker
 from workers.sweep import Sweep
 
 
@@ -75,6 +78,21 @@ async def test_a_run_that_is_none_of_ours_cannot_hold_an_id(fleet: Fleet):
         await connection.execute("update vms set due_at = now() - interval '3 minutes' where id = $1", vm_id)
     assert await sweep(fleet).sweep_once() == 1
     await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+
+
+async def test_case_f7_a_run_that_waits_for_its_turn_is_left_alone(temporal_client: Client, pool: Pool):
+    """Case F7: however long the control workers' queue is, the sweep ends no run in it; each would be last again."""
+    async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}", controls=False) as fleet:
+        vm_id = await fleet.add_vm()
+        await fleet.poke(vm_id)
+        handle = fleet.client.get_workflow_handle(vm_workflow_id(vm_id))
+        before = (await handle.describe()).run_id
+        await lapse(fleet, vm_id, "3 minutes")
+        assert await sweep(fleet).sweep_once() == 1
+        assert (await handle.describe()).run_id == before
+        async with control_worker(fleet.client, PassActivities(PassStore(pool)), build_id=None):
+            await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+        assert (await handle.describe()).run_id == before
 
 
 @pytest.mark.parametrize(
