@@ -75,6 +75,21 @@ async def test_a_stopped_vm_is_made_and_nothing_is_booted(world) -> None:
     assert view.record.applied_generation == 2
 
 
+async def test_a_boot_has_its_slot_until_the_guest_has_begun(world, monkeypatch) -> None:
+    """L-C7, case M4: what is looked for before, a process of an earlier boot, does not give the slot back."""
+    slots, hypervisor = world.host.parts.boot_slots, world.host.parts.hypervisor
+    real, held = hypervisor.boot, []
+
+    async def boots(guest, tap_fd, *, record):
+        held.append(slots.holds("vm1"))
+        return await real(guest, tap_fd, record=record)
+
+    monkeypatch.setattr(hypervisor, "boot", boots)
+    await world.run_pass(make_row("vm1"))
+    await world.run_pass(make_row("vm1", created=True, restart_generation=1))
+    assert held == [True, True]
+
+
 async def test_stop_pause_resume_start(world) -> None:
     """L-V3: the stop intent is durable; stopped is told once the process is gone."""
     await world.run_pass(make_row("vm1", power_state=PowerState.PAUSED))

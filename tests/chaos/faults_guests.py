@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from model.errors import HostlerError
 from tests.chaos.faults import NotNow, Stage, fault
 from tests.chaos.model import Ask
 
@@ -27,7 +28,10 @@ def _some_guest(stage: Stage) -> str:
 
 def _cause(stage: Stage, vm_id: str, what: Any) -> None:
     before = len(stage.fleet.simulation.journal())
-    stage.fleet.simulation.cause(vm_id, what)
+    try:
+        stage.fleet.simulation.cause(vm_id, what)
+    except (HostlerError, OSError):
+        raise NotNow from None  # the disk is full
     if len(stage.fleet.simulation.journal()) == before:
         raise NotNow  # it has ended by itself
     _deaths[vm_id] += 1
@@ -69,7 +73,7 @@ def _controlled(stage: Stage, **controls: Any) -> Any:
         raise NotNow
     try:
         stage.fleet.simulation.control(vm_id, **controls)
-    except Exception:
+    except (HostlerError, OSError):
         raise NotNow from None  # the disk is full
     try:
         yield f"{vm_id} {controls}"
