@@ -72,6 +72,8 @@ class ModelVm:
     was_ready: bool = False
     rests_since: float | None = None
     """It was seen stopped, as wanted, and nothing was asked since that could start it."""
+    told_gone: bool = False
+    """The API has said that it is gone: users leave it alone. Whether it may be is judged by the list."""
     may_be_remade: bool = False
     """A rebuild was asked for, and it was not seen since that nothing is left to do."""
     generation_seen: int = 0

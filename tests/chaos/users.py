@@ -47,7 +47,7 @@ class User:
                     continue
 
     async def _act(self, client: httpx2.AsyncClient) -> None:
-        known = [vm for vm in self.model.vms.values() if vm.exists_surely]
+        known = [vm for vm in self.model.vms.values() if vm.exists_surely and not vm.told_gone]
         kept = [vm for vm in known if vm.may_be_kept()]
         verb, what = self.rng.choices(VERBS, [each[2] for each in VERBS])[0][:2]
         if len(kept) < self.most_vms and (not kept or self.rng.random() < 0.3):
@@ -68,7 +68,9 @@ class User:
             "metadata": {"number": str(self.made)},
             "termination_protection": False,
         }
-        real = [vm for vm in self.model.vms.values() if vm.hypervisor == "qemu" and vm.may_be_kept()]
+        real = [
+            vm for vm in self.model.vms.values() if vm.hypervisor == "qemu" and vm.may_be_kept() and not vm.told_gone
+        ]
         hypervisor = "qemu" if len(real) < MOST_REAL and self.rng.random() < 0.3 else "simulated"
         body = {
             "name": f"{self.name}-{self.made}",
@@ -158,7 +160,10 @@ class User:
         ask.end("lost")
         if status == 500:
             self.log.violated(f"the API has failed at {ask.verb}: {answer.text}", ask.vm_id)
-        return status in (404, 410)
+        if status in (404, 410):
+            self.model.vms[ask.vm_id].told_gone = True
+            return True
+        return False
 
 
 def _words(answer: httpx2.Response) -> str:
