@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentRequest,
     SetWorkerDeploymentCurrentVersionRequest,
@@ -22,6 +23,7 @@ from model.versions import VERSION, release_order
 
 DEPLOYMENT = "hostler-control"
 _CALL_TIMEOUT = timedelta(seconds=5)
+_ASK_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _PACKAGES = ("model", "activities", "workflows", "runtime")
 _MAY_PASS = {
@@ -35,16 +37,17 @@ _MAY_PASS = {
 }
 
 
-def find_build_id(root: Path | None = None) -> str:
+def find_build_id(root: Path | None = None, packages: tuple[str, ...] = _PACKAGES) -> str:
     """Return the build of the code that is running: the release, and a digest of all that a pass' order depends on.
 
-    root: of another checkout.
+    root: of another checkout. packages: those of which the digest is.
 
     Two checkouts of one release differ when their code does, so no run is replayed on code that it did not begin on.
     """
     digest, root = hashlib.sha256(), root or Path(__file__).resolve().parents[1]
-    for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+    for package in packages:
+        files = (path for ending in ("py", "sql") for path in (root / package).rglob(f"*.{ending}"))
+        for path in sorted(files):
             digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return f"{VERSION}+{digest.hexdigest()[:12]}"
 
@@ -70,6 +73,39 @@ async def current_build(client: Client) -> str | None:
     return answer.worker_deployment_info.routing_config.current_deployment_version.build_id or None
 
 
+def is_older(build_id: str | None, other: str) -> bool:
+    """Tell whether a build is of an older release than another one; no build is older than any."""
+    return build_id is None or release_order(build_id) < release_order(other)
+
+
+async def find_older_build(
+    client: Client, workflow_id: str | None, *, timeout_seconds: float = _ASK_SECONDS
+) -> str | None:
+    """Return the build of an older release that would answer a wish: the current one, or that of a workflow's open run.
+
+    None where there is none, and where Temporal does not tell in time.
+    """
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            builds = [await current_build(client)]
+            if workflow_id is not None:
+                builds.append(await _open_runs_build(client, workflow_id))
+    except (RPCError, RuntimeError, TimeoutError):
+        return None
+    return next((build for build in builds if build is not None and is_older(build, VERSION)), None)
+
+
+async def _open_runs_build(client: Client, workflow_id: str) -> str | None:
+    try:
+        run = (await client.get_workflow_handle(workflow_id).describe()).raw_description.workflow_execution_info
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+    is_open = run.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+    return run.versioning_info.deployment_version.build_id or None if is_open else None
+
+
 async def make_current(client: Client, build_id: str, *, timeout_seconds: float = 30) -> bool:
     """Let new passes begin on this build unless a newer one is current; return whether this build is current now.
 
@@ -81,7 +117,7 @@ async def make_current(client: Client, build_id: str, *, timeout_seconds: float 
             current = await current_build(client)
             if current == build_id:
                 return True
-            if current is not None and release_order(current) > release_order(build_id):
+            if current is not None and is_older(build_id, current):
                 return False
             await _set_current(client, build_id)
             return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from model.errors import Unavailable
 from model.ids import new_id
 from store.database import reading, transaction
 
@@ -78,5 +79,5 @@ async def read_fleet(connection: Connection) -> Fleet:
             hearing_since from fleet"""
     )
     if record is None:
-        raise RuntimeError("the fleet has no row: ensure_fleet runs first")
+        raise Unavailable("the fleet has no row yet: the API makes it when it starts")
     return Fleet(**{name: record[name] for name in Fleet.__dataclass_fields__})

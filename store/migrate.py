@@ -9,8 +9,8 @@ from pathlib import Path
 
 import asyncpg
 
-from model.errors import Conflict
-from store.database import translated
+from model.errors import Conflict, Unavailable
+from store.database import Pool, reading, translated
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql", re.ASCII)
@@ -23,6 +23,8 @@ create table if not exists migrations (
     checksum text not null,
     applied_at timestamptz not null default now()
 )"""
+
+_APPLIED = "select number, name, checksum from migrations order by number"
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,26 @@ async def migrate(url: str, migrations: tuple[Migration, ...] | None = None) -> 
             await connection.close(timeout=5)
 
 
+async def check_schema(pool: Pool) -> None:
+    """Refuse a database that this release does not serve; nothing is changed.
+
+    Raise Unavailable while it lacks a migration, which the API of this release applies when it starts, and Conflict
+    when it belongs to a newer release.
+    """
+    wanted = read_migrations()
+    async with reading(pool) as connection:
+        made = await connection.fetchval("select to_regclass('migrations') is not null")
+        rows = await connection.fetch(_APPLIED) if made else []
+    _check(wanted, _by_number(rows))
+    if len(rows) < len(wanted):
+        raise Unavailable(
+            f"the database lacks {wanted[len(rows)].name}: start the API of this release, which brings it forward"
+        )
+
+
 async def _apply(connection: asyncpg.Connection[asyncpg.Record], wanted: tuple[Migration, ...]) -> tuple[str, ...]:
-    rows = await connection.fetch("select number, name, checksum from migrations order by number")
-    _check(wanted, {row["number"]: (row["name"], row["checksum"]) for row in rows})
+    rows = await connection.fetch(_APPLIED)
+    _check(wanted, _by_number(rows))
     applied: list[str] = []
     for migration in wanted[len(rows) :]:
         async with connection.transaction():
@@ -83,6 +102,10 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record], wanted: tuple[M
             )
         applied.append(migration.name)
     return tuple(applied)
+
+
+def _by_number(rows: list[asyncpg.Record]) -> dict[int, tuple[str, str]]:
+    return {row["number"]: (row["name"], row["checksum"]) for row in rows}
 
 
 def _check(wanted: tuple[Migration, ...], there: dict[int, tuple[str, str]]) -> None:

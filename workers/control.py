@@ -12,11 +12,12 @@ from temporalio.worker import Worker
 
 from activities.passes import PassActivities
 from model.errors import Unavailable
-from runtime.deployment import current_build, find_build_id, make_current
+from runtime.deployment import current_build, find_build_id, is_older, make_current
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
 from runtime.temporal import control_worker_options, register_search_attributes
 from store.fleet import get_fleet
+from store.migrate import check_schema
 from store.passes import PassStore
 from workers import process
 from workers.sweep import Sweep
@@ -34,6 +35,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     keys = await asyncio.to_thread(MasterKeys.load_or_create, settings.master_key_file)
     open_store = partial(process.open_store, settings, application="hostler control")
     pool = await process.await_server("Postgres", stopping, open_store)
+    await process.await_server("the database's schema", stopping, partial(check_schema, pool))
     fleet = await process.await_server("the fleet's row", stopping, partial(get_fleet, pool))
     seal = process.control_seal(keys, fleet.id)
     client = await process.await_server("Temporal", stopping, partial(process.connect_temporal, settings, seal))
@@ -42,6 +44,8 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     async with control_worker(client, PassActivities(PassStore(pool)), build_id=build):
         current = await make_current(client, build)
         _log.info("the control worker runs", extra={"build": build, "current": current})
+        if not current:
+            _log.warning("a newer release's build is current: new passes begin there, this worker only ends its own")
         sweep = asyncio.create_task(Sweep(pool, client, search_attributes=search_attributes).run())
         known = asyncio.create_task(keep_known(client, build, search_attributes=search_attributes))
         stopped = asyncio.create_task(stopping.wait())
@@ -58,17 +62,17 @@ async def keep_known(
 ) -> None:
     """Tell a Temporal that was emptied again what passes need of it: search attributes, then a current build.
 
-    search_attributes: whether runs are started with them. Where any build is current nothing is changed: that was
-    decided when a worker of it began.
+    search_attributes: whether runs are started with them. A build of an older release, whose
+    worker was the first to tell, does not stay current.
     """
     while True:
         await asyncio.sleep(every_seconds)
         try:
-            if await current_build(client) is None:
-                if not await register_search_attributes(client) and search_attributes:
-                    continue
-                await make_current(client, build_id)
-                _log.warning("Temporal knew no build to run passes on: it was emptied, and knows this one again")
+            current = await current_build(client)
+            if current is None and not await register_search_attributes(client) and search_attributes:
+                continue
+            if is_older(current, build_id) and await make_current(client, build_id):
+                _log.warning("Temporal knew %s to run passes on: it is told of this one again", current or "no build")
         except (RPCError, Unavailable) as error:
             _log.info("whether Temporal knows a build cannot be seen now: %s", type(error).__name__)
 

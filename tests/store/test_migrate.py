@@ -6,8 +6,10 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from model.errors import Conflict
-from store.migrate import Migration, migrate, read_migrations
+import store.migrate
+from model.errors import Conflict, Unavailable
+from store.database import Pool
+from store.migrate import Migration, check_schema, migrate, read_migrations
 
 
 async def test_a_second_run_applies_nothing(database_url: str) -> None:
@@ -41,3 +43,20 @@ async def test_a_failing_migration_leaves_nothing(database_url: str) -> None:
     assert await connection.fetchval("select to_regclass('half')") is None
     await connection.close()
     assert await migrate(database_url) == ()
+
+
+async def test_who_does_not_migrate_waits_for_whoever_does(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case O16, H-D4: a schema that lacks something is waited for, one of a newer release is refused; both say why."""
+    known = read_migrations()
+    await check_schema(pool)
+    more = (*known, Migration(len(known) + 1, "9999_more.sql", ""))
+    monkeypatch.setattr(store.migrate, "read_migrations", lambda: more)
+    with pytest.raises(Unavailable, match=r"9999_more\.sql: start the API of this release"):
+        await check_schema(pool)
+    monkeypatch.setattr(store.migrate, "read_migrations", lambda: known[:-1])
+    with pytest.raises(Conflict, match="newer release; run that one"):
+        await check_schema(pool)
+    await pool.execute("drop table migrations")
+    monkeypatch.undo()
+    with pytest.raises(Unavailable, match="0001_fleet_and_hosts"):
+        await check_schema(pool)

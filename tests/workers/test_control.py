@@ -44,6 +44,24 @@ async def test_passes_begin_again_at_a_temporal_that_was_emptied(tmp_path: Path)
             await asyncio.to_thread(end_server, second)
 
 
+async def test_an_older_build_does_not_stay_current(temporal_client: Client) -> None:
+    """Whichever worker is the first to tell a Temporal that was emptied: passes begin on the newest release."""
+
+    def worker(build: str) -> Worker:
+        return Worker(temporal_client, workflows=[CreateVm], **control_worker_options(build_id=build))
+
+    keeping = asyncio.create_task(keep_known(temporal_client, "1.10.0", search_attributes=True, every_seconds=0.2))
+    try:
+        async with worker("1.9.0"), worker("1.10.0"):
+            assert await make_current(temporal_client, "1.9.0")
+            async with asyncio.timeout(BOUND_SECONDS):
+                while await current_build(temporal_client) != "1.10.0":  # noqa: ASYNC110 - another process tells
+                    await asyncio.sleep(0.1)
+            assert not await make_current(temporal_client, "1.9.0")
+    finally:
+        keeping.cancel()
+
+
 async def _begins(client: Client) -> bool:
     """Poke a VM as the sweep does, and say whether its pass has run."""
     try:
