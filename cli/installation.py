@@ -41,7 +41,9 @@ def up(
     demo: Annotated[bool, Parameter(negative="--no-demo")] = True,
     as_json: Json = False,
 ) -> None:
-    """Bring up everything on this machine, and the VM `demo`. What runs already is adopted. Takes root.
+    """Bring up everything on this machine, and the VM `demo`. What runs stays, unless it is of another build.
+
+    Takes root.
 
     :param guest: Folder of the demo guest. Default: the checkout's newest.
     :param name: What bridge, tables and cgroup are named after.

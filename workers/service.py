@@ -34,6 +34,7 @@ class Service:
     user: a name of `workers.users`. ready: tells whether that process does its work; asked until it says yes.
     requires: services that must be ready before each start. needs: a file without which it is not started yet.
     prepare: before each start. settle: after each start, once it is ready. stop_signal: asks for an orderly end.
+    build: of the code that it runs, where that is ours.
     """
 
     name: str
@@ -46,13 +47,15 @@ class Service:
     prepare: Action = nothing
     settle: Action = nothing
     bind: tuple[Path, ...] = ()
+    build: str | None = None
     stop_signal: int = 15
     stop_seconds: float = 20.0
 
     @property
     def fingerprint(self) -> str:
         """Return a digest of what is run: a process of another one is replaced, never adopted."""
-        told = json.dumps([self.user, self.argv, sorted(self.environment.items())])
+        own = [] if self.build is None else [self.build]
+        told = json.dumps([self.user, self.argv, sorted(self.environment.items()), *own])
         return hashlib.sha256(told.encode()).hexdigest()
 
     def confinement(self, log: int) -> Confinement:
@@ -71,8 +74,9 @@ class Service:
 class ServiceRecord(Lenient):
     """What `run/<name>.json` holds.
 
-    process: the last one that was let begin; whether it lives, only looking says. restarts: how often it came back
-    since the supervisor began to keep it. detail: why it is not ready.
+    process: the last one that was let begin; whether it lives, only looking says. fingerprint: of what it runs; of the
+    supervisor itself, its build. restarts: how often it came back since the supervisor began to keep it. detail: why it
+    is not ready.
     """
 
     name: str

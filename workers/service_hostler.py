@@ -15,6 +15,7 @@ from drivers.confine import PROGRAM_FOLDERS
 from model.process import ProcessRecord
 from model.temporal import CONTROL_QUEUE
 from workers import service_postgres, service_temporal, users
+from workers.builds import find_own_build
 from workers.installation import Installation, project_root, python
 from workers.service import Service
 
@@ -43,6 +44,7 @@ def api_service(installation: Installation) -> Service:
         argv=module_arguments("workers.api"),
         environment=environment(installation),
         ready=ready,
+        build=find_own_build(),
         requires=(service_postgres.NAME,),
         bind=(installation.home,),
     )
@@ -63,6 +65,7 @@ def control_service(installation: Installation) -> Service:
         argv=module_arguments("workers.control"),
         environment=environment(installation),
         ready=ready,
+        build=find_own_build(),
         requires=(service_postgres.NAME, service_temporal.NAME, API),  # the API brings the schema up to date
         bind=(installation.home,),
     )
@@ -80,6 +83,7 @@ def host_service(installation: Installation) -> Service:
         argv=module_arguments("workers.host"),
         environment={**environment(installation), **host_environment(installation)},
         ready=ready,
+        build=find_own_build(),
         needs=installation.host_credentials,
         stop_seconds=30.0,
     )

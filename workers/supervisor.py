@@ -21,6 +21,8 @@ from drivers.confine import read_boot_id
 from drivers.processes import find_start_time
 from model.errors import HostlerError
 from model.process import ProcessRecord
+from workers.builds import SUPERVISOR as NAME
+from workers.builds import find_own_build
 from workers.installation import Installation, read_installation
 from workers.keeper import Keeper
 from workers.locks import lock_supervisor
@@ -28,7 +30,6 @@ from workers.service import Service, ServiceRecord, ServiceRecords
 from workers.service_hostler import installation_services
 from workers.service_log import bound_log
 
-NAME = "supervisor"
 ALREADY_RUNS = 3
 _LOG_LOOK_SECONDS = 10.0
 _PAUSE_AFTER_FAULT_SECONDS = 1.0
@@ -97,7 +98,8 @@ async def supervise(installation: Installation) -> None:
         loop.add_signal_handler(number, supervisor.stopping.set)
     own = ProcessRecord(pid=os.getpid(), start_time=find_start_time(os.getpid()) or 0, boot_id=read_boot_id(), uid=0)
     now = datetime.now(UTC)
-    record = ServiceRecord(name=NAME, state="ready", since=now, started_at=now, process=own)
+    build = find_own_build()
+    record = ServiceRecord(name=NAME, state="ready", since=now, started_at=now, process=own, fingerprint=build)
     supervisor.records.write(record)
     await supervisor.run()
     supervisor.records.write(record.model_copy(update={"state": "stopped", "since": datetime.now(UTC)}))

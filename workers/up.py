@@ -1,7 +1,8 @@
 """Bring up a whole fleet on this machine, or find it running: `python -m workers.up [options]`.
 
 Speaks JSON lines (`workers.events`): steps, and at the end `up` with where everything is, or `error`. Everything can be
-repeated: what is there is adopted, what is missing is made. Ends with 0, 1 (failed) or 2 (something is missing).
+repeated: what is there is adopted, what is missing is made, what is of another build is replaced. Ends with 0, 1
+(failed) or 2 (something is missing).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from model.errors import Conflict, HostlerError
 from model.process import ProcessRecord
 from runtime.settings import default_home
 from workers import users
+from workers.builds import SUPERVISOR, check_not_newer, end_other_supervisor
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
 from workers.demo_image import find_guest, publish_guest
 from workers.events import say_error, say_result, say_step
@@ -38,7 +40,6 @@ from workers.preflight import find_missing
 from workers.progress import Followed, follow
 from workers.service_hostler import API, CONTROL, HOST
 from workers.service_log import opened_log
-from workers.supervisor import NAME as SUPERVISOR
 from workers.users import need_user
 
 REPORT_SECONDS = 60.0
@@ -79,6 +80,9 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
     """Do everything, step by step, and tell each."""
     async with locked(home):
         installation, running = await asyncio.to_thread(prepare, home, wishes)
+        if running and await end_other_supervisor(installation):
+            say_step(SUPERVISOR, "stopped", "it was of another build; guests run on")
+            installation, running = await asyncio.to_thread(prepare, home, wishes)
         if not running:
             await start_supervisor(installation)
         await follow(installation, [s for s in service_names(installation) if s not in (CONTROL, HOST)])
@@ -97,6 +101,7 @@ def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
     settings = choose_settings(earlier, wishes)
     installation = Installation(home, settings, choose_ports(read_ports(home), wishes))
     check_home(installation)
+    check_not_newer(installation)
     running = earlier is not None and is_supervised(installation.run)
     if running:
         if (settings, installation.ports) != (earlier, read_ports(home)):
