@@ -110,6 +110,10 @@ _TOLD: dict[Waiting, _Told] = {
         "waits for {host} to report and take up work",
         "`hostler host ls` shows the host; once its worker runs and reaches the API it goes on by itself.",
     ),
+    Waiting.HOST_OUTDATED: _Told(
+        "waits for the worker of {host} to be upgraded: it does not know what is to be done next",
+        "Upgrade Hostler there; it goes on by itself then.",
+    ),
     Waiting.HOST_BELOW_FLOOR: _Told(
         "waits for the worker of {host} to be upgraded: it is older than the fleet allows",
         "Upgrade Hostler there; it goes on by itself then.",

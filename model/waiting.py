@@ -34,6 +34,8 @@ class Waiting(StrEnum):
     """Something of the VM is still on its host after it was destroyed (L-R6)."""
     HOST_AWAY = "host_away"
     """The host does not report, or nobody there takes up work (L-G7)."""
+    HOST_OUTDATED = "host_outdated"
+    """The host's worker is of a release that does not know the next step (H-D4)."""
     HOST_BELOW_FLOOR = "host_below_floor"
     """The host's worker is older than the fleet allows (H-S5)."""
     HOST_BUSY = "host_busy"

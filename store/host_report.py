@@ -13,6 +13,7 @@ from model.generations import VmChange
 from model.passes import PassType
 from model.report import HostReport, ReportAnswer, VmReport
 from model.vm import PowerState
+from model.waiting import Waiting
 from store.audit import Actor
 from store.change import DISOWN, WAKE
 from store.database import transaction
@@ -68,6 +69,8 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         stopped = await _stop_by_guest(connection, before, [vm for vm in known if vm.vm_id in stored])
         woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)} - stopped
         woken |= before.keys() - {vm.vm_id for vm in report.vms}
+        if set(report.activity_names) - set(host["activity_names"]):
+            woken |= await _find_outdated(connection, host_id)
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await _store_foreign(connection, host, report, before)
         if host["silent"] or arrival.new_state:
@@ -213,6 +216,14 @@ async def _store_foreign(
     entries = [kept[vm_id] for vm_id in sorted(kept)]
     if entries != host["foreign_vms"]:
         await connection.execute("update hosts set foreign_vms = $2 where id = $1", host["id"], entries)
+
+
+async def _find_outdated(connection: Connection, host_id: str) -> set[str]:
+    """Find whom a host's worker that knows more steps than the one before may serve now (H-D4)."""
+    found = await connection.fetch(
+        "select id from vms where host_id = $1 and waiting_for = $2", host_id, Waiting.HOST_OUTDATED
+    )
+    return {record["id"] for record in found}
 
 
 async def _wake_unsettled(connection: Connection, host_id: str, *, everything: bool) -> None:

@@ -18,13 +18,15 @@ from temporalio.exceptions import (
 class FailureKind(StrEnum):
     """How a pass goes on after a failed step.
 
-    NOT_PICKED_UP: nobody polls the host's queue; nothing ran (L-G7). CANCELLED: this pass cancelled it. MOVED_ON: an
+    NOT_PICKED_UP: nobody polls the host's queue; nothing ran (L-G7). UNKNOWN_THERE: the host's worker is of a release
+    that has no such step, so that it was not asked (H-D4). CANCELLED: this pass cancelled it. MOVED_ON: an
     older order than the host has seen, or the row changed under it. AWAY: the host could not begin, through no fault
     of the VM. BELOW_FLOOR: the host worker is too old. PERMANENT: the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts
     only after a time (L-C4). FAILED: the step worked and failed.
     """
 
     NOT_PICKED_UP = "not_picked_up"
+    UNKNOWN_THERE = "unknown_there"
     CANCELLED = "cancelled"
     MOVED_ON = "moved_on"
     AWAY = "away"

@@ -68,8 +68,10 @@ class HostSteps(StoreCalls):
         """Do one step on the host and keep its answer; raise StepEnded when it failed or was superseded."""
         summary = words or WORDS[self.current]
         state = self.row.host
-        if state.instance_id is None or state.silent or method.__name__ not in state.activity_names:
+        if state.instance_id is None or state.silent:
             raise StepEnded(Failure(FailureKind.NOT_PICKED_UP, "the host does not report"))
+        if method.__name__ not in state.activity_names:
+            raise StepEnded(Failure(FailureKind.UNKNOWN_THERE, "the host's worker does not know this step"))
         self.step_number += 1
         queue = bulk_queue if bulk else host_queue
         config = policy.copy()

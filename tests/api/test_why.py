@@ -317,6 +317,23 @@ async def test_a_host_that_is_silent(running: Running) -> None:
     assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
 
 
+@reads(Waiting.HOST_OUTDATED)
+async def test_a_host_whose_worker_does_not_know_the_step(running: Running) -> None:
+    """H-D4: a host of an older release reports fewer steps, and is not asked for another."""
+    vm = await create(running)
+    pool, host = running.world.pool, running.fleet.host
+    await pool.execute("update hosts set activity_names = array_remove(activity_names, 'ensure_stopped')")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        rf"It waits for the worker of its host {host.host_id} to be upgraded: it does not know what is to be done "
+        rf"next, since {T}\. Upgrade Hostler there; it goes on by itself then\.",
+        await sentence(running, vm["id"], Waiting.HOST_OUTDATED),
+    )
+    await pool.execute("update hosts set activity_names = activity_names || '{ensure_stopped}'")
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
+
+
 @reads(Waiting.HOST_BELOW_FLOOR)
 async def test_a_host_below_the_floor(running: Running) -> None:
     vm = await create(running)

@@ -214,6 +214,17 @@ async def test_a_host_back_from_silence_wakes_what_waited(pool: Pool, host_id: s
     assert await pool.fetchval("select max(due_at) <= now() + interval '30 s' from vms")
 
 
+async def test_a_worker_that_knows_more_steps_wakes_who_waited_for_it(pool: Pool, host_id: str) -> None:
+    """H-D4: an upgraded host worker serves at once what its older one could not."""
+    for vm_id, waiting_for in (("outdated", "host_outdated"), ("busy", "host_busy")):
+        await settled_vm(pool, host_id, vm_id, waiting_for=waiting_for)
+    told = tuple(vm_report(vm_id, 1) for vm_id in ("outdated", "busy"))
+    await pool.execute("update hosts set activity_names = '{find_vm}'")
+    assert poked(await store_report(pool, host_id, report(1, *told, activity_names=("find_vm",)))) == []
+    taken = await store_report(pool, host_id, report(2, *told, activity_names=("find_vm", "ensure_paused")))
+    assert poked(taken) == await woken(pool) == ["outdated"]
+
+
 @pytest.mark.parametrize(("choice", "wanted"), [("stop", "stopped"), ("start", "running")])
 async def test_a_guest_that_powers_itself_off(pool: Pool, host_id: str, choice: str, wanted: str) -> None:
     """L-V4: with `stop` it becomes the desired state, once, with the guest named in the audit trail."""

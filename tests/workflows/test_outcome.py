@@ -22,7 +22,9 @@ def verdict(kind: FailureKind, step: StepKind = StepKind.BOOT, **row: object):
     return after_failure(make_row(**row), step, Failure(kind, "why"), now=NOW, jitter=1.0)
 
 
-@pytest.mark.parametrize("kind", [FailureKind.NOT_PICKED_UP, FailureKind.AWAY, FailureKind.BELOW_FLOOR])
+@pytest.mark.parametrize(
+    "kind", [FailureKind.NOT_PICKED_UP, FailureKind.UNKNOWN_THERE, FailureKind.AWAY, FailureKind.BELOW_FLOOR]
+)
 def test_what_says_nothing_of_the_vm_gives_the_attempt_back(kind: FailureKind):
     """L-C5, L-G7, H-S5."""
     found = verdict(kind, **TRIED)
