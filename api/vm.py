@@ -14,6 +14,7 @@ from api.documents import OneVmDocument, Page, VmDocument
 from api.gate import Caller, Operator, PartsOf, Viewer
 from api.making import new_vm
 from api.parts import Parts
+from api.releases import refuse_under_older
 from api.route import GatedRoute
 from api.views import one_vm_view, operation_view, vm_view
 from api.waiting import Wait, read_duration, settled
@@ -169,6 +170,8 @@ async def _create(
     wait: timedelta | None,
     there: StoredVm | None,
 ) -> VmDocument:
+    if body.host_certificate:
+        await refuse_under_older(parts, "a host certificate")
     accepted = await create_vm(parts.pool, await new_vm(parts, caller, body, vm_id, there), caller.actor)
     if there is not None or not accepted.changed:
         response.status_code = 200

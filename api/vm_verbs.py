@@ -13,6 +13,7 @@ from api.cursor import After, Limit, page
 from api.documents import ConsoleDocument, OperationDocument, Page, VmDocument
 from api.gate import Operator, PartsOf, Viewer
 from api.making import rebuild_image
+from api.releases import refuse_under_older
 from api.route import GatedRoute
 from api.views import operation_view
 from api.vm import Generation
@@ -48,11 +49,12 @@ async def rebuild(
     The old root disk is kept until `old_disk_until`: `{"undo": true}` brings it back, and keeps the new one instead.
     """
     keep = parts.tombstone_grace
+    vm = await parts.vms.get(caller.project, vm_id)
+    await refuse_under_older(parts, "a rebuild", vm.id)
     if body.undo:
         accepted = await parts.rebuilds.undo(caller.project, vm_id, caller.actor, keep=keep, generation=generation)
         return await accepted_view(parts, caller, accepted, response, wait)
     given: str | ImageBody | None = body.image if "image" in body.model_fields_set else None
-    vm = await parts.vms.get(caller.project, vm_id)
     image = await rebuild_image(parts, caller, vm, given) if given is not None else None
     accepted = await parts.rebuilds.rebuild(
         caller.project, vm_id, caller.actor, keep=keep, image=image, discard=body.discard, generation=generation

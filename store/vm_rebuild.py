@@ -21,6 +21,8 @@ from store.vm_change import update_locked
 if TYPE_CHECKING:
     from store.database import Connection, Pool
 
+_NEEDED_STEP = "ensure_disk_set_aside"
+
 
 @dataclass(frozen=True)
 class NewImage:
@@ -108,7 +110,19 @@ async def _lock(connection: Connection, project: str | None, vm_id: str, generat
     record = await lock_vm(connection, project, vm_id, generation)
     refuse_unless_changeable(record)
     refuse_if_protected(record, "rebuilt")
+    await _refuse_if_unknown(connection, record["host_id"])
     return record
+
+
+async def _refuse_if_unknown(connection: Connection, host_id: str) -> None:
+    """Raise Conflict where the host's worker cannot rebuild: a pass would stop the guest, and go no further (H-D4)."""
+    name = await connection.fetchval(
+        "select name from hosts where id = $1 and worker_version is not null and not $2 = any(activity_names)",
+        host_id,
+        _NEEDED_STEP,
+    )
+    if name is not None:
+        raise Conflict(f"the worker of the host {name} is too old for a rebuild: upgrade Hostler there, then ask again")
 
 
 def _is_unfinished(record: asyncpg.Record) -> bool:

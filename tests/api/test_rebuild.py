@@ -67,3 +67,15 @@ async def test_a_vm_that_never_was_ready_has_no_disk_to_bring_back(world: World)
     path = f"/v1/vms/{vm['id']}/rebuild"
     assert (await world.call("POST", path, json={"image": OTHER})).json()["image"] == "https://images.test/other.qcow2"
     assert (await world.call("POST", path, json={"undo": True})).status_code == 409
+
+
+async def test_a_rebuild_is_refused_where_the_hosts_worker_is_too_old_for_it(world: World) -> None:
+    """H-D4, L-V10: a pass would stop the guest first, and could go no further."""
+    path = await ready(world)
+    await world.pool.execute(
+        """update hosts set worker_version = '0.1.0',
+            activity_names = array_remove(activity_names, 'ensure_disk_set_aside')"""
+    )
+    refused = await world.call("POST", f"{path}/rebuild", json={})
+    assert (refused.status_code, "upgrade Hostler there" in refused.json()["detail"]) == (409, True)
+    assert (await world.call("GET", path)).json()["generation"] == 1

@@ -24,12 +24,13 @@ from temporalio.worker import Worker
 
 from activities.progress import report_progress
 from model.errors import Permanent, Unavailable
+from model.passes import PassStart
 from model.record import HostOrder, View
-from model.temporal import SEARCH_HOST, SEARCH_VM, vm_workflow_id
+from model.temporal import CONTROL_QUEUE, LOOK_AGAIN, SEARCH_HOST, SEARCH_VM, vm_workflow_id
 from model.versions import VERSION, release_order
 from runtime import deployment
 from runtime.converter import data_converter
-from runtime.deployment import current_build, make_current
+from runtime.deployment import current_build, find_older_build, make_current
 from runtime.failures import PAYLOAD_ERROR
 from runtime.settings import Settings
 from runtime.temporal import (
@@ -210,6 +211,34 @@ async def test_a_control_worker_makes_its_build_current(temporal_client: Client)
                 assert await asyncio.wait_for(handle.result(), BOUND) == 2
             assert await _build_of(first) == "1.9.0"
             assert await _build_of(second) == "1.10.0"
+
+
+async def test_an_older_build_that_would_answer_a_wish_is_found(temporal_client: Client) -> None:
+    """H-D4: the current one, and that of an open run; one that has ended answers nothing."""
+    older, own, run = "0.0.9+a", f"{VERSION}+b", vm_workflow_id("old")
+
+    def worker(build: str) -> Worker:
+        return Worker(temporal_client, workflows=[CreateVm], **control_worker_options(build_id=build))
+
+    async def found(workflow_id: str | None) -> str | None:
+        return await find_older_build(temporal_client, workflow_id, timeout_seconds=BOUND)
+
+    assert await found(run) is None
+    async with worker(older), worker(own):
+        await make_current(temporal_client, older)
+        assert await found(None) == older
+        handle = await temporal_client.start_workflow(
+            "CreateVm", PassStart(vm_id="old"), id=run, task_queue=CONTROL_QUEUE, start_signal=LOOK_AGAIN
+        )
+        async with asyncio.timeout(BOUND):
+            while await handle.query("count") < 1:  # noqa: ASYNC110 - another process tells
+                await asyncio.sleep(0.05)
+        await make_current(temporal_client, own)
+        assert await found(None) is None
+        assert await found(run) == older
+        await handle.signal(LOOK_AGAIN)
+        await asyncio.wait_for(handle.result(), BOUND)
+        assert await found(run) is None
 
 
 def test_a_build_is_named_after_its_code(tmp_path: Path) -> None:
