@@ -10,7 +10,7 @@ from typing import Any, cast
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import (
     SearchAttributeKey,
@@ -61,11 +61,25 @@ async def connect(
     if identity is not None:
         options["identity"] = identity
     try:
-        return await Client.connect(**options, data_converter=converter, lazy=lazy)
+        client = await Client.connect(**options, data_converter=converter, lazy=lazy)
+        if not lazy:
+            await _find_namespace(client)
+        return client
     except (RuntimeError, RPCError) as error:
         raise Unavailable(
             f"Temporal at {options['target_host']} does not answer: start it or correct its address"
         ) from error
+
+
+async def _find_namespace(client: Client) -> None:
+    """Raise Unavailable while the client's namespace is not there: no worker can poll it (case O16)."""
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        await client.workflow_service.describe_namespace(request, timeout=_REGISTER_TIMEOUT)
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        raise Unavailable(f"Temporal has no namespace {client.namespace}: register it, or correct the name") from error
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
