@@ -30,5 +30,5 @@ async def accepted_view(
         vm,
         project=caller.project,
         at_next_boot=accepted.at_next_boot,
-        operation=operation_view(operation, runs_url=parts.runs_url(caller.project)),
+        operation=operation_view(operation, project=caller.project, runs_url=parts.runs_url(caller.project)),
     )

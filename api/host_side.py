@@ -31,7 +31,7 @@ async def report(body: HostReport, host: EnrolledHost, parts: PartsOf) -> Report
     taken = await store_report(parts.pool, host.id, cleaned(body))
     for poke in taken.pokes:
         parts.poke(poke.vm_id, poke.pass_type, host.id)
-    return taken.answer
+    return taken.answer.model_copy(update={"host_name": host.name})
 
 
 @router.get("/vms/{vm_id}/input")

@@ -17,4 +17,4 @@ router = APIRouter(prefix="/v1/operations", tags=["operations"], route_class=Gat
 async def get(operation_id: VmId, caller: Viewer, parts: PartsOf) -> OperationDocument:
     """Show an operation."""
     operation = await parts.operations.get(caller.project, operation_id)
-    return operation_view(operation, runs_url=parts.runs_url(caller.project))
+    return operation_view(operation, project=caller.project, runs_url=parts.runs_url(caller.project))

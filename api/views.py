@@ -21,7 +21,7 @@ from api.documents import (
     VmDocument,
     WhyDocument,
 )
-from api.why import why
+from api.why import error_for, why
 from model.specification import FileSpec
 from model.text import clean_text
 from store.host import StoredHost
@@ -56,7 +56,7 @@ def vm_view(
     return VmDocument(
         **plain,
         status_detail=_text(vm.status_detail),
-        last_error=_text(vm.last_error or vm.unreadable),
+        last_error=_text(error_for(vm.last_error or vm.unreadable, project)),
         last_exit=last_exit,
         last_known=LastKnown(phase=vm.last_phase, power_state=vm.last_power_state, seen_at=vm.observed_at),
         addresses=Addresses(ip=vm.address),
@@ -97,13 +97,13 @@ def why_view(vm: StoredVm, *, project: str | None) -> WhyDocument | None:
     return WhyDocument(**{name: getattr(found, name) for name in WhyDocument.model_fields})
 
 
-def operation_view(operation: Operation, *, runs_url: str | None) -> OperationDocument:
+def operation_view(operation: Operation, *, project: str | None, runs_url: str | None) -> OperationDocument:
     """Show an operation; `runs_url` makes the link to its runs, for those who may see the fleet."""
     link = None
     if runs_url is not None:
         run = f"/{operation.run_id}/history" if operation.run_id else ""
         link = f"{runs_url}/{quote(operation.workflow_id, safe='')}{run}"
-    plain: dict[str, Any] = {**asdict(operation), "error": _text(operation.error), "link": link}
+    plain: dict[str, Any] = {**asdict(operation), "error": _text(error_for(operation.error, project)), "link": link}
     return OperationDocument(**plain)
 
 

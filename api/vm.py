@@ -108,7 +108,10 @@ async def get(vm_id: VmId, caller: Viewer, parts: PartsOf, response: Response, w
     """Show a VM, with what its host is doing for it right now, and its recent operations."""
     vm = await settled(parts, caller.project, await parts.vms.get(caller.project, vm_id), wait)
     recent = await parts.operations.list_of(caller.project, vm.id, limit=RECENT_OPERATIONS)
-    shown = [operation_view(operation, runs_url=parts.runs_url(caller.project)) for operation in recent]
+    shown = [
+        operation_view(operation, project=caller.project, runs_url=parts.runs_url(caller.project))
+        for operation in recent
+    ]
     response.headers["ETag"] = f'"{vm.generation}"'
     return one_vm_view(vm, project=caller.project, operations=shown, detail=await _live(parts, vm))
 

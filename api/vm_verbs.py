@@ -85,7 +85,7 @@ async def operations(
     if not found and after is None:
         await parts.vms.get(caller.project, vm_id)
     runs_url = parts.runs_url(caller.project)
-    return page(found, limit, lambda operation: operation_view(operation, runs_url=runs_url))
+    return page(found, limit, lambda operation: operation_view(operation, project=caller.project, runs_url=runs_url))
 
 
 @router.get("/{vm_id}/console")

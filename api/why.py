@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from model.capacity import without_host
 from model.text import clean_text
 from model.waiting import Waiting
 from store.vm import StoredVm
@@ -68,6 +69,11 @@ _TOLD: dict[Waiting, _Told] = {
         "rests, since trying again does not cure the error",
         "Correct what the error names (`hostler vm resize {name}`, its keys, its image), or have it tried again by "
         "`hostler vm retry {name}`; `hostler vm rm {name}` gives it up.",
+    ),
+    Waiting.REFUSED: _Told(
+        "waits for room: {host} has not enough under the limits that its operator set",
+        "It is tried again by itself, the oldest first, when the host releases something or its limits rise; "
+        "`hostler vm resize {name}` asks for less, `hostler vm rm {name}` gives it up.",
     ),
     Waiting.STEP_PAUSE: _Told("pauses before the next try", _AGAIN, _retry_at),
     Waiting.SILENT_GUEST: _Told(
@@ -142,7 +148,7 @@ def why(vm: StoredVm, *, project: str | None) -> Why | None:
         advice=said.advice.format(**names),
         since=since,
         until=said.until(vm),
-        tried=_tried(vm),
+        tried=_tried(vm, project=project),
     )
 
 
@@ -169,9 +175,9 @@ _NOT_TAKEN_UP = _Told(
 )
 
 
-def _tried(vm: StoredVm) -> str | None:
+def _tried(vm: StoredVm, *, project: str | None) -> str | None:
     """Say how often it was tried, and how that ended."""
-    error = vm.last_error or vm.unreadable
+    error = error_for(vm.last_error or vm.unreadable, project)
     told: list[str] = []
     if vm.first_ready_at is None and vm.create_attempts:
         told.append(f"{vm.create_attempts} of its attempts are used")
@@ -180,6 +186,11 @@ def _tried(vm: StoredVm) -> str | None:
     if error:
         told.append(f"the last error is: {clean_text(error)}")
     return "; ".join(told) or None
+
+
+def error_for(error: str | None, project: str | None) -> str | None:
+    """Return an error as its reader may see it: a project reads nothing of the host's own (S-32)."""
+    return without_host(error) if error is not None and project is not None else error
 
 
 def _literally(text: str) -> str:

@@ -24,6 +24,8 @@ NUMBERS_RESERVED = 1000
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID = Path("/etc/machine-id")
 MEMORY = Path("/proc/meminfo")
+ARCHITECTURE = "x86_64"
+"""What guests of every host are run on so far."""
 
 
 class HostFile(Frozen):

@@ -14,6 +14,7 @@
     │   ├── Fenced             an older order than the host has seen (L-G5)
     │   ├── BelowFloor         the host worker is older than the fleet allows (H-S5)
     │   ├── Superseded         the row moved on under the order: read it again
+    │   ├── NoRoom             409  the caps of a host leave no room for it (H-A2, H-P2)
     │   ├── Unreadable         a record that cannot be trusted (L-G8)
     │   └── Permanent          the VM's own fault: trying again cannot help (L-C6)
     └── Failed                 the world; tried again as the step's policy says
@@ -115,6 +116,10 @@ class BelowFloor(Refused):
 
 class Superseded(Refused):
     title = "The order's row has moved on"
+
+
+class NoRoom(Refused):
+    title = "No room"
 
 
 class Unreadable(Refused):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from model.base import Lenient
+from model.capacity import Caps, Entitlement
 from model.record import Observed
 
 
@@ -46,7 +47,11 @@ class VmReport(Lenient):
 
 
 class HostReport(Lenient):
-    """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`."""
+    """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`.
+
+    `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
+    of it (H-S8).
+    """
 
     number: int
     instance_id: str
@@ -57,6 +62,9 @@ class HostReport(Lenient):
     whole: bool
     activity_names: tuple[str, ...] = ()
     capacity: Capacity = Capacity()
+    caps: Caps | None = None
+    held: Entitlement | None = None
+    architecture: str | None = None
     hypervisors: tuple[HypervisorReport, ...] = ()
     vms: tuple[VmReport, ...] = ()
     unmanaged: int = 0
@@ -64,9 +72,13 @@ class HostReport(Lenient):
 
 
 class ReportAnswer(Lenient):
-    """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor."""
+    """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor.
+
+    `host_name` is what people call the host: its refusals name it.
+    """
 
     acknowledged: int
     want_whole: bool
     epoch: int
     min_worker_version: str | None = None
+    host_name: str | None = None

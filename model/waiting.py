@@ -14,6 +14,8 @@ class Waiting(StrEnum):
     """A pause between two attempts of a create (L-C4)."""
     CREATE_RESTS = "create_rests"
     """Creating ended with an error that trying again does not cure (L-C4, L-C6)."""
+    REFUSED = "refused"
+    """The host's caps leave no room for the VM (L-C3)."""
     STEP_PAUSE = "step_pause"
     """A pause after a failed step (L-V5)."""
     SILENT_GUEST = "silent_guest"

@@ -11,6 +11,7 @@ from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drivers.names import HostNames
+from model.capacity import Caps
 
 SimulatedGuests = Literal["none", "beside", "only"]
 DEFAULT_URL = "http://127.0.0.1:8460"
@@ -84,7 +85,8 @@ class HostSettings(BaseSettings):
     0 means no limit for creates (L-C7). `image_file_root` is the only folder that `file:` images may come from.
     `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
     `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
-    others, and needs neither a hypervisor nor root (X-4).
+    others, and needs neither a hypervisor nor root (X-4). `max_vcpus`, `max_memory_mib`, `max_disk_gib`: how much its
+    VMs may take in all; 0 means no cap (H-S8).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
@@ -105,6 +107,18 @@ class HostSettings(BaseSettings):
     machine_id_path: Path = Path("/etc/machine-id")
     allow_emulated_guests: bool = False
     simulated_guests: SimulatedGuests = "none"
+    max_vcpus: int = Field(default=0, ge=0)
+    max_memory_mib: int = Field(default=0, ge=0)
+    max_disk_gib: int = Field(default=0, ge=0)
+
+    @property
+    def caps(self) -> Caps:
+        """Return the operator's caps."""
+        return Caps(
+            max_vcpus=self.max_vcpus or None,
+            max_memory_mib=self.max_memory_mib or None,
+            max_disk_gib=self.max_disk_gib or None,
+        )
 
     @property
     def names(self) -> HostNames:

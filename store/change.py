@@ -13,6 +13,7 @@ from model.generations import Wish
 from model.passes import PassType
 from model.specification import VmSpec
 from model.vm import PowerState
+from model.waiting import Waiting
 from store.audit import Actor, write_audit
 from store.operation import OperationKind, open_operation
 from store.vm import missing
@@ -84,9 +85,10 @@ def refuse_if_protected(record: asyncpg.Record, what: str) -> None:
 async def refuse_unless_stopped(connection: Connection, record: asyncpg.Record) -> None:
     """Raise Conflict unless the guest was seen stopped last, and is wanted so (L-V8).
 
-    A create that rests has no guest. Of one that goes on nobody can say what its guest was started with.
+    A create that rests, or was refused, has no guest. Of one that goes on nobody can say what its guest was started
+    with.
     """
-    if record["first_ready_at"] is None and record["resting"]:
+    if record["first_ready_at"] is None and (record["resting"] or record["waiting_for"] == Waiting.REFUSED):
         return
     wanted = "CPU and memory are changed while the guest is stopped"
     if record["power_state"] != PowerState.STOPPED:

@@ -19,6 +19,7 @@ from store.change import DISOWN, WAKE
 from store.database import transaction
 from store.fleet import read_fleet
 from store.observed import Seen, store_observed
+from store.room import wake_refused
 from store.vm_change import change_locked
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         await _store_foreign(connection, host, report, before)
         if host["silent"] or arrival.new_state:
             await _wake_unsettled(connection, host_id, everything=arrival.new_state)
-        pokes = await _pokes(connection, sorted(woken | stopped))
+        fits = await wake_refused(connection, host_id)
+        pokes = await _pokes(connection, sorted(woken | stopped | ({fits} if fits else set())))
         return ReportTaken(
             await _answer(connection, report.number, want_whole=not report.whole and arrival.first), pokes
         )
@@ -227,11 +229,11 @@ async def _find_outdated(connection: Connection, host_id: str) -> set[str]:
 
 
 async def _wake_unsettled(connection: Connection, host_id: str, *, everything: bool) -> None:
-    """A host is back: look at all that waited for it, spread over half a minute."""
+    """A host is back: look at all that waited for it, spread over half a minute; whom it refused, when it has room."""
     await connection.execute(
         f"""update vms set wake = wake + 1, due_at = least(due_at, now() + random() * {_SPREAD})
-        where host_id = $1 and ($2 or due_at is not null or observed_generation <> generation
-            or phase not in ('ready', 'sleeping'))""",
+        where host_id = $1 and ($2 or due_at is not null or (waiting_for is distinct from 'refused'
+            and (observed_generation <> generation or phase not in ('ready', 'sleeping'))))""",
         host_id,
         everything,
     )

@@ -14,6 +14,7 @@ from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
 from store.observed import Seen, store_observed
 from store.operation import begin_unasked, end_operations, take_up_operations
+from store.room import wake_refused
 from store.rows import OWNED, read_row
 
 if TYPE_CHECKING:
@@ -134,12 +135,16 @@ class PassStore:
 
     async def note_stopped(self, ref: PassRef) -> Row | None:
         """Note once that a quarantined guest is proven stopped, and give it its least grace from then on (L-R3)."""
-        return await self._write(
+        row = await self._write(
             ref,
             """quarantine_stopped_at = now(),
             destroy_at = greatest(destroy_at, now() + least(interval '1 hour', quarantine_grace))""",
             "v.quarantine_kind is not null and v.quarantine_stopped_at is null",
         )
+        if row is not None:
+            async with transaction(self._pool) as connection:
+                await wake_refused(connection, row.host.host_id)
+        return row
 
     async def mark_destroying(self, ref: PassRef) -> Row | None:
         """Pass the point of no return; `status.destroying` says whether it was passed (L-R4)."""
@@ -178,6 +183,7 @@ class PassStore:
             )
             await revoke_certificates(connection, ref.vm_id)
             await end_operations(connection, ref.vm_id, "gone")
+            await wake_refused(connection, removed["host_id"])
             return True
 
     async def finish(self, finish: Finish) -> Finished:

@@ -110,6 +110,7 @@ def build_host(settings: Settings, host_settings: HostSettings, identity: HostId
             fetch_input=api.fetch_input,
             fetch_certificate=api.fetch_certificate,
             allow_emulated_guests=host_settings.allow_emulated_guests,
+            caps=host_settings.caps,
         )
     )
 

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from drivers.host.seen import SeenStore
 from drivers.host.steps import HostSteps
-from drivers.machine import measure_capacity
+from drivers.machine import ARCHITECTURE, measure_capacity
+from model.capacity import Entitlement
 from model.errors import HostlerError
 from model.report import Capacity, HostReport, HypervisorReport, ReportAnswer, VmReport
 from model.versions import VERSION
@@ -129,17 +130,19 @@ class Reports:
             clock=datetime.now(UTC),
             whole=whole,
             activity_names=self._activity_names,
-            capacity=await asyncio.to_thread(self._measure),
+            capacity=await asyncio.to_thread(self._measure, held := parts.ledger.held()),
+            caps=parts.ledger.caps,
+            held=held,
+            architecture=ARCHITECTURE,
             hypervisors=tuple(shown),
             vms=vms,
             unmanaged=self._host.watch.unmanaged,
             emulated=any(found.emulated for found in parts.availability),
         )
 
-    def _measure(self) -> Capacity:
+    def _measure(self, held: Entitlement) -> Capacity:
         """Measure the room; what sparse disks have promised is their size less what they hold (H-S7)."""
         entries = [entry for entry in self._host.parts.records if entry.config is not None]
-        committed = sum(entry.config.input.cpu_millicores for entry in entries if entry.config)
         promised = 0
         for entry in entries:
             record = entry.status.record if entry.status else None
@@ -147,10 +150,12 @@ class Reports:
                 disk = self._host.parts.paths.disk(entry.vm_id, record.disk)
                 promised += max(0, record.disk_bytes - _held(disk))
         home = self._host.parts.paths.home
-        return measure_capacity(home, committed_millicores=committed, promised_bytes=promised)
+        return measure_capacity(home, committed_millicores=held.cpu_millicores, promised_bytes=promised)
 
     async def take(self, answer: ReportAnswer) -> None:
-        """Take the fleet's epoch over."""
+        """Take the fleet's epoch over, and what the host is called there."""
+        if answer.host_name is not None:
+            self._host.parts.ledger.host = answer.host_name
         await self._host.parts.identity.raise_epoch(answer.epoch)
 
 

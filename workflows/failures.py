@@ -21,8 +21,8 @@ class FailureKind(StrEnum):
     NOT_PICKED_UP: nobody polls the host's queue; nothing ran (L-G7). UNKNOWN_THERE: the host's worker is of a release
     that has no such step, so that it was not asked (H-D4). CANCELLED: this pass cancelled it. MOVED_ON: an
     older order than the host has seen, or the row changed under it. AWAY: the host could not begin, through no fault
-    of the VM. BELOW_FLOOR: the host worker is too old. PERMANENT: the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts
-    only after a time (L-C4). FAILED: the step worked and failed.
+    of the VM. BELOW_FLOOR: the host worker is too old. REFUSED: the host's caps leave no room for it (L-C3). PERMANENT:
+    the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts only after a time (L-C4). FAILED: the step worked and failed.
     """
 
     NOT_PICKED_UP = "not_picked_up"
@@ -31,6 +31,7 @@ class FailureKind(StrEnum):
     MOVED_ON = "moved_on"
     AWAY = "away"
     BELOW_FLOOR = "below_floor"
+    REFUSED = "refused"
     PERMANENT = "permanent"
     IMAGE_UNREACHABLE = "image_unreachable"
     FAILED = "failed"
@@ -47,6 +48,7 @@ _BY_TYPE = {
     "Fenced": FailureKind.MOVED_ON,
     "Superseded": FailureKind.MOVED_ON,
     "BelowFloor": FailureKind.BELOW_FLOOR,
+    "NoRoom": FailureKind.REFUSED,
     "Permanent": FailureKind.PERMANENT,
     "Busy": FailureKind.AWAY,
     "Unavailable": FailureKind.AWAY,

@@ -107,6 +107,10 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
         words = "waiting for the host's worker to be upgraded"
         fields = {"phase": phase, "words": words, "waits": Waiting.HOST_OUTDATED}
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
+    if failure.kind is FailureKind.REFUSED:
+        # No time to look again: whoever hears that the host has room wakes the row.
+        fields = {**told, "phase": Phase.FAILED, "words": "waiting for room on the host", "waits": Waiting.REFUSED}
+        return Verdict(fields, give_back=attempted)
     if failure.kind is FailureKind.AWAY and kind is StepKind.WAIT:
         # A look that did not come about, as on a host that is busy, says nothing of the VM: no error, no longer pause.
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter

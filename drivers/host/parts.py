@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from drivers.host.seen import SeenStore
 from drivers.hypervisor import QEMU, SIMULATED, Availability, Guest, Hypervisor
 from drivers.images import Images
 from drivers.jobs import Jobs
+from drivers.ledger import Ledger, entitlement_of
 from drivers.machine import HostIdentity
 from drivers.names import HostNames
 from drivers.network import Attachment
@@ -22,10 +23,11 @@ from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from drivers.stored import StoredConfig, StoredStatus
+from model.capacity import Caps, Entitlement
 from model.certificate import HostCertificate
 from model.errors import Permanent
 from model.ids import check_label
-from model.vm import DiskName, VmInput
+from model.vm import DISK_NAMES, DiskName, VmInput
 
 GIB = 1 << 30
 AUTO = "auto"
@@ -88,6 +90,7 @@ class Parts:
     fetch_input: Callable[[str, str], Awaitable[VmInput]]
     fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]
     allow_emulated_guests: bool = True
+    caps: Caps = field(default_factory=Caps)
     availability: tuple[Availability, ...] = ()
     allocating: asyncio.Lock = field(default_factory=asyncio.Lock)
     started: Callable[[str], None] = lambda _: None
@@ -146,6 +149,16 @@ class Parts:
 
     def __post_init__(self) -> None:
         self._probing = SharedRead(lambda: self.hypervisor.find_availability())
+        self.ledger = Ledger(self.caps, self._committed, self.identity.host_id)
+
+    def _committed(self) -> Iterator[tuple[str, Entitlement]]:
+        """Give what the records hold. A config alone is a create that was not admitted yet, unless it has a disk."""
+        for entry in self.records:
+            if entry.config is not None and (entry.status is not None or self._has_disk(entry.vm_id)):
+                yield entry.vm_id, entitlement_of(entry.config, entry.status)
+
+    def _has_disk(self, vm_id: str) -> bool:
+        return any(self.paths.disk(vm_id, name).exists() for name in DISK_NAMES)
 
     async def probe(self) -> None:
         """Find what this host can run. What it can, it can for good; what it cannot is looked at again (case B7)."""

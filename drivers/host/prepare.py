@@ -11,7 +11,8 @@ from drivers.host.ending import Ending
 from drivers.host.parts import Parts
 from drivers.hypervisor import SIMULATED
 from drivers.jobs import Job
-from drivers.machine import total_memory_mib
+from drivers.ledger import wish_of
+from drivers.machine import ARCHITECTURE, total_memory_mib
 from drivers.network import draw_address
 from drivers.records import Entry, find_owners
 from drivers.seed import make_host_key
@@ -22,7 +23,6 @@ from model.record import CreateProgress, HostOrder, Record
 from model.vm import DISK_NAMES, DiskName, PowerState, VmInput
 
 ROOM_BYTES = 64 << 20
-ARCHITECTURE = "x86_64"
 OPERATORS_PROJECT = "default"
 """The operator's own, where no token was given a project: emulation's missing wall is theirs to judge (S-16)."""
 
@@ -38,9 +38,14 @@ class PrepareSteps:
     async def prepare(self, job: Job, order: HostOrder) -> None:
         """Begin an attempt: its input is fetched, and nothing that an earlier one made or booted is left.
 
-        Raises Superseded when the input is another, Permanent when this host cannot run it, OutOfSpace (L-C3).
+        Raises Superseded when the input is another, NoRoom when the host's caps do not allow it (L-C3), Permanent when
+        this host cannot run it, OutOfSpace.
         """
         wanted = await self._parts.fetch_input(order.vm_id, order.input_digest)
+        with self._parts.ledger.admitted(order.vm_id, wish_of(wanted)):
+            await self._begin(job, order, wanted)
+
+    async def _begin(self, job: Job, order: HostOrder, wanted: VmInput) -> None:
         await self.check_support(wanted)
         async with job.locked():
             entry = self._parts.records.find(order.vm_id)
@@ -96,7 +101,7 @@ class PrepareSteps:
         found = await self._parts.find_availability(wanted.hypervisor)
         if wanted.image.architecture != ARCHITECTURE:
             raise Permanent(f"the image is for {wanted.image.architecture!r}, this host runs {ARCHITECTURE}")
-        check_memory(wanted)
+        check_memory(wanted.memory_mib)
         if not found.available:
             if found.name == SIMULATED:  # by its settings: no later try finds it otherwise
                 raise Permanent(f"this host does not run simulated guests: {found.why}")
@@ -222,11 +227,11 @@ class PrepareSteps:
             await self._parts.records.update(order.vm_id, change, job.guard)
 
 
-def check_memory(wanted: VmInput) -> None:
+def check_memory(wanted_mib: int) -> None:
     """Raise Permanent for more memory than this host has at all."""
     memory_mib = total_memory_mib()
-    if memory_mib is not None and wanted.memory_mib > memory_mib:
-        raise Permanent(f"this host has {memory_mib} MiB of memory, the VM needs {wanted.memory_mib} MiB: ask for less")
+    if memory_mib is not None and wanted_mib > memory_mib:
+        raise Permanent(f"this host has {memory_mib} MiB of memory, the VM needs {wanted_mib} MiB: ask for less")
 
 
 def _make_host_key() -> StoredHostKey:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from drivers.host.parts import Parts
 from drivers.host.prepare import PrepareSteps
 from drivers.jobs import Job
-from drivers.stored import StoredImages, StoredStatus
+from drivers.ledger import wish_of
+from drivers.stored import StoredConfig, StoredImages, StoredStatus
 from drivers.threads import in_thread
 from model.errors import StepFailed, Superseded
 from model.record import CreateProgress, HostOrder, KeptDisk
@@ -40,13 +41,19 @@ class RebuildSteps:
     async def set_aside(self, job: Job, order: HostOrder) -> None:
         """Begin a rebuild: what is in use is put aside, or changes places with what was; the guest is stopped.
 
-        Raises Superseded when the input is another, Permanent when this host cannot run it.
+        Raises Superseded when the input is another, NoRoom when the host's caps do not allow it (L-V8), Permanent when
+        this host cannot run it.
         """
         vm_id, records = order.vm_id, self._parts.records
         config = records.config(vm_id)
         if config.input.digest != order.input_digest:
             config = config.model_copy(update={"input": await self._parts.fetch_input(vm_id, order.input_digest)})
         await self._prepare.check_support(config.input)
+        with self._parts.ledger.admitted(vm_id, wish_of(config.input)):
+            await self._set_aside(job, order, config)
+
+    async def _set_aside(self, job: Job, order: HostOrder, config: StoredConfig) -> None:
+        vm_id, records = order.vm_id, self._parts.records
         async with job.locked():
             status = records.status(vm_id)
             if status.record.boot_id is None or status.record.applied_rebuild_generation >= order.rebuild_generation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 
 from drivers.headers import DiskFormat
 from drivers.host.parts import GIB, Parts
@@ -13,12 +13,14 @@ from drivers.host.prepare import attempt_of, check_memory, is_making, progressed
 from drivers.image_files import stem
 from drivers.images import BaseImage, FetchProgress, ImageFile
 from drivers.jobs import Job
+from drivers.ledger import wish_of
 from drivers.seed import SeedInput, seed_image, write_seed
 from drivers.stored import StoredConfig, StoredImages, StoredStatus
 from drivers.threads import in_thread
-from model.errors import HostlerError, Permanent, StepFailed, Unavailable
+from model.capacity import Entitlement
+from model.errors import HostlerError, NoRoom, Permanent, StepFailed, Unavailable
 from model.record import HostOrder, Refusal
-from model.vm import Image, VmInput
+from model.vm import Image
 
 IMAGE_SECONDS = 600.0
 MIB = 1 << 20
@@ -108,16 +110,18 @@ class StorageSteps:
                 base = await self._find_rootfs(config.input.image)
                 uid = config.allocation.uid
                 size = None if order.disk_gib is None else order.disk_gib * GIB
-                made = await parts.disks_of(config).make_overlay(
-                    base, parts.paths.disk(vm_id, record.disk), size, uid=uid, gid=uid, guard=job.guard
-                )
+                wish = Entitlement(disk_gib=-(-(size or base.virtual_size_bytes) // GIB))
 
                 def change(status: StoredStatus) -> StoredStatus:
                     status = progressed(status, order, disk=True)
                     record = status.record.model_copy(update={"disk_bytes": made.virtual_size_bytes})
                     return status.model_copy(update={"record": record})
 
-                await parts.records.update(vm_id, change, job.guard)
+                with parts.ledger.admitted(vm_id, wish):  # as large as its image: known only now (H-A1)
+                    made = await parts.disks_of(config).make_overlay(
+                        base, parts.paths.disk(vm_id, record.disk), size, uid=uid, gid=uid, guard=job.guard
+                    )
+                    await parts.records.update(vm_id, change, job.guard)
         parts.create_slots.release(vm_id)
         return None
 
@@ -134,13 +138,18 @@ class StorageSteps:
         """
         vm_id, records = order.vm_id, self._parts.records
         status, config = records.status(vm_id), records.config(vm_id)
-        making = is_making(status.record)
-        if making:
+        if is_making(status.record):
             attempt_of(status.record, order)
-        if config.input.digest != order.input_digest:
-            config = config.model_copy(update={"input": await self._parts.fetch_input(vm_id, order.input_digest)})
-            if not making and await self._refuse(job, config.input):
-                return
+        if config.input.digest == order.input_digest:
+            await self._write_seed(job, order, config)
+            return
+        config = config.model_copy(update={"input": await self._parts.fetch_input(vm_id, order.input_digest)})
+        async with self._admitted(job, order, wish_of(config.input)) as fits:
+            if fits:
+                await self._write_seed(job, order, config)
+
+    async def _write_seed(self, job: Job, order: HostOrder, config: StoredConfig) -> None:
+        vm_id, records = order.vm_id, self._parts.records
         data = await in_thread(seed_image, describe_seed(config))
         async with job.locked():
             await records.write_config(config, job.guard)
@@ -155,50 +164,66 @@ class StorageSteps:
 
             await records.update(vm_id, change, job.guard)
 
-    async def _refuse(self, job: Job, wanted: VmInput) -> bool:
-        """Note, and say, that this host cannot give a VM what it is to have now (L-V8)."""
-        try:
-            check_memory(wanted)
-        except Permanent as error:
-            refused = Refusal(digest=wanted.digest, boot_id=self._parts.boot_id(), reason=error.detail)
-        else:
-            return False
+    @contextlib.asynccontextmanager
+    async def _admitted(self, job: Job, order: HostOrder, wish: Entitlement) -> AsyncGenerator[bool]:
+        """Commit for the block what a VM is to have from now on; False where this host cannot give it that.
+
+        A VM that lives keeps what it has then, and its record says why (L-V8); while it is being made, it is raised.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                check_memory(wish.memory_mib)
+                stack.enter_context(self._parts.ledger.admitted(order.vm_id, wish))
+            except (Permanent, NoRoom) as error:
+                if is_making(self._parts.records.status(order.vm_id).record):
+                    raise
+                await self._note_refused(job, order, error.detail)
+                yield False
+                return
+            yield True
+
+    async def _note_refused(self, job: Job, order: HostOrder, reason: str) -> None:
+        refused = Refusal(digest=order.input_digest, boot_id=self._parts.boot_id(), reason=reason)
 
         def change(now: StoredStatus) -> StoredStatus:
             return now.model_copy(update={"record": now.record.model_copy(update={"refused": refused})})
 
         async with job.locked():
-            await self._parts.records.update(wanted.vm_id, change, job.guard)
-        return True
+            await self._parts.records.update(order.vm_id, change, job.guard)
 
     async def grow_disk(self, job: Job, order: HostOrder) -> None:
         """Grow the root disk to the order's size, live or not; a smaller one is refused (L-V8)."""
         if order.disk_gib is None:
             return
-        vm_id, size = order.vm_id, order.disk_gib * GIB
-        async with job.locked():
-            records = self._parts.records
-            status, config = records.status(vm_id), records.config(vm_id)
-            if status.record.disk_bytes == size:
+        async with self._admitted(job, order, Entitlement(disk_gib=order.disk_gib)) as fits:
+            if not fits:
                 return
-            if status.record.disk_bytes is not None and size < status.record.disk_bytes:
-                raise Permanent(f"a disk only grows: it has {status.record.disk_bytes >> 30} GiB already")
-            guest = self._parts.guest(config, status)
-            state = await self._parts.hypervisor.find(guest, status.process)
-            if state.process is None:
-                uid = config.allocation.uid
-                disks, path = self._parts.disks_of(config), self._parts.paths.disk(vm_id, status.record.disk)
-                await disks.grow(path, size, uid=uid, gid=uid, guard=job.guard)
-            elif state.power is None or state.process != status.process:
-                raise Unavailable("the guest's process does not answer: its disk is grown when it does")
-            else:
-                job.guard()
-                await self._parts.hypervisor.grow_disk(guest, state.process, size)
+            async with job.locked():
+                await self._grow(job, order, order.disk_gib * GIB)
 
-            def change(now: StoredStatus) -> StoredStatus:
-                return now.model_copy(update={"record": now.record.model_copy(update={"disk_bytes": size})})
+    async def _grow(self, job: Job, order: HostOrder, size: int) -> None:
+        vm_id, records = order.vm_id, self._parts.records
+        status, config = records.status(vm_id), records.config(vm_id)
+        if status.record.disk_bytes == size:
+            return
+        if status.record.disk_bytes is not None and size < status.record.disk_bytes:
+            raise Permanent(f"a disk only grows: it has {status.record.disk_bytes >> 30} GiB already")
+        guest = self._parts.guest(config, status)
+        state = await self._parts.hypervisor.find(guest, status.process)
+        if state.process is None:
+            uid = config.allocation.uid
+            disks, path = self._parts.disks_of(config), self._parts.paths.disk(vm_id, status.record.disk)
+            await disks.grow(path, size, uid=uid, gid=uid, guard=job.guard)
+        elif state.power is None or state.process != status.process:
+            raise Unavailable("the guest's process does not answer: its disk is grown when it does")
+        else:
+            job.guard()
+            await self._parts.hypervisor.grow_disk(guest, state.process, size)
 
-            await records.update(vm_id, change, job.guard)
+        def change(now: StoredStatus) -> StoredStatus:
+            return now.model_copy(update={"record": now.record.model_copy(update={"disk_bytes": size})})
+
+        await records.update(vm_id, change, job.guard)
 
 
 async def abandon_image(parts: Parts, vm_id: str) -> None:

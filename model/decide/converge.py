@@ -34,9 +34,9 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
         return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     if seen.power_state is None:
         return _next_of_silent(row, record, seen)
-    if _must_grow(desired.disk_gib, record):
-        return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
     refused = _is_refused(row, record, seen)
+    if _must_grow(desired.disk_gib, record) and not refused:
+        return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
     if record.seed_digest != desired.input_digest and not refused:
         return Step(kind=StepKind.WRITE_SEED, reason="what the VM is given has changed")
     step = (

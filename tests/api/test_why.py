@@ -93,6 +93,30 @@ async def test_a_pause_between_two_attempts(running: Running) -> None:
     assert moved["phase"] == "ready"
 
 
+@reads(Waiting.REFUSED)
+async def test_a_create_that_its_host_refused(running: Running) -> None:
+    """L-C3, H-A2: no attempt is used, less is asked for, and it goes on; a project reads its own wish alone (S-32)."""
+    refusal = "host h1 refuses: memory: needs 8192 MiB, holds 2048 of 4096 MiB"
+    running.fleet.host.before = failing("ensure_prepared", "NoRoom", refusal)
+    vm = await create(running, memory_mib=8192)
+    assert re.fullmatch(
+        rf"It waits for room: its host {running.fleet.host.host_id} has not enough under the limits that its operator "
+        rf"set, since {T}\. Tried: the last error is: {refusal}\. It is tried again by itself, the oldest first, when "
+        r"the host releases something or its limits rise; `hostler vm resize web-1` asks for less, `hostler vm rm "
+        r"web-1` gives it up\.",
+        await sentence(running, vm["id"], Waiting.REFUSED),
+    )
+    row = await running.row(vm["id"])
+    assert (row["phase"], row["create_attempts"], row["settled"]) == ("failed", 0, True)
+    told = (await running.world.call("GET", f"/v1/vms/{vm['id']}", project="default")).text
+    assert "its host refuses: memory: needs 8192 MiB" in told
+    assert "h1" not in told
+    assert "2048" not in told
+    running.fleet.host.before = None
+    moved = await act(running, "PATCH", f"/v1/vms/{vm['id']}?wait=30s", json={"memory_mib": 1024})
+    assert (moved["phase"], moved["power_state"], moved["last_error"]) == ("ready", "running", None)
+
+
 @reads(Waiting.STEP_PAUSE)
 async def test_a_pause_after_failed_steps(running: Running) -> None:
     vm = await create(running)

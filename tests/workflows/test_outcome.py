@@ -41,6 +41,14 @@ def test_a_look_that_did_not_come_about_is_no_error_of_the_vm():
     assert found.fields["phase"] is Phase.READY
 
 
+def test_a_refusal_uses_no_attempt_and_waits_to_be_woken():
+    """L-C3: failed, not resting, no time at which it is tried again."""
+    found = verdict(FailureKind.REFUSED, StepKind.PREPARE, **TRIED)
+    assert (found.give_back, found.counted, found.rests, found.ends, found.due_at) == (True, False, False, True, None)
+    assert (found.fields["phase"], found.fields["waits"]) == (Phase.FAILED, Waiting.REFUSED)
+    assert found.fields["error"] == "why"
+
+
 @pytest.mark.parametrize(("attempts", "rests"), [(1, False), (4, False), (5, True)])
 def test_attempts_are_bounded(attempts: int, rests: bool):
     """L-C4: at the limit the VM is failed and rests."""
