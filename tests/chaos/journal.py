@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.real import RealGuests, find_disk_sizes
+from tests.chaos.real import PLACES, RealGuests, find_disk_sizes
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Machine:
 
     def disk_ids(self) -> set[str]:
         """Return the VMs whose root disk is there."""
-        return {path.parent.name for path in self.host.glob("machines/*/disk*") if ".new." not in path.name}
+        return {path.parent.name for place in PLACES for path in self.host.glob(f"machines/*/{place}")}
 
     def folder_ids(self) -> set[str]:
         """Return the VMs of which the host keeps a folder."""

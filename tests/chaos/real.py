@@ -18,6 +18,8 @@ from tests.fixtures.guest import build_demo_guest
 
 QCOW2 = b"QFI\xfb"
 END_SECONDS = 10.0
+PLACES = ("disk", "disk-2")
+"""Where a VM's folder has root disks: the one in use, and the one that a rebuild put aside."""
 
 
 @dataclass
@@ -89,9 +91,7 @@ def _kill(pid: int) -> None:
 
 def find_disk_sizes(folder: Path) -> set[int]:
     """Return the sizes of the root disks in a VM's folder, in bytes: simulated ones, and real ones by their header."""
-    return {
-        size for path in folder.glob("disk*") if ".new." not in path.name and (size := _disk_size(path)) is not None
-    }
+    return {size for place in PLACES if (size := _disk_size(folder / place)) is not None}
 
 
 def _disk_size(path: Path) -> int | None:
