@@ -1,7 +1,8 @@
 """Faults at the activities of a pass, planted from outside: the product's code is the real one and knows of none.
 
-A point is the n-th use of one activity within one life. The points of a life are those that its plain run meets, so
-that a step that is added tomorrow is covered without anybody listing it.
+A point is the n-th use of one activity within one life; what is tried again, or replayed, is the same use. The points
+of a life are those that its plain run meets, so that a step that is added tomorrow is covered without anybody listing
+it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
@@ -19,6 +21,9 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 NOT_COUNTED = frozenset({"renew_claim", "read_vm"})
 """Uses that come by the clock or by a poke: whether a plain run meets them is chance."""
+
+KILLED = "killed"
+"""The fault of a worker that is killed while another one has the activity in hand."""
 
 Call = Callable[[], Awaitable[Any]]
 Poke = Callable[[str], Awaitable[None]]
@@ -32,23 +37,56 @@ class Point:
     use: int
 
 
+class Use(NamedTuple):
+    """An activity that is about to run. key: the same for each try."""
+
+    vm_id: str
+    name: str
+    key: str
+
+
+def use_in_hand() -> Use:
+    """Name the use of an activity that this code runs in."""
+    info = activity.info()
+    key = f"{info.workflow_run_id} {info.activity_type} {info.activity_id} {info.is_local}"
+    return Use((info.workflow_id or "").removeprefix("vm/"), info.activity_type, key)
+
+
+class WorkerApart(Protocol):
+    """A worker that is a process of its own."""
+
+    async def strike(self, vm_id: str, plan: Plan) -> None:
+        """Kill it at a VM's point; return when it is dead."""
+        ...
+
+    def away(self) -> AbstractAsyncContextManager[None]:
+        """Have none for as long as the block lasts."""
+        ...
+
+
 @dataclass
 class Plan:
-    """What is to happen to one VM in its present life. `fault` None only notes what is met."""
+    """What is to happen to one VM in its present life. `fault` None only notes what is met.
+
+    landed: it has happened. where: what the control worker was about when it was killed.
+    """
 
     point: Point | None = None
     fault: str | None = None
-    met: list[Point] = field(default_factory=list)
+    met: dict[str, Point] = field(default_factory=dict)
     landed: bool = False
+    where: str | None = None
 
-    def meet(self, name: str) -> str | None:
-        """Note a use, and return the fault if this is its point."""
-        use = 1 + sum(point.name == name for point in self.met)
-        self.met.append(Point(name, use))
-        if self.landed or self.met[-1] != self.point:
+    @property
+    def is_met(self) -> bool:
+        return self.point in self.met.values()
+
+    def meet(self, name: str, key: str) -> str | None:
+        """Note a use, and return the fault if this is its point. key: the same for each try of one use."""
+        if key in self.met:
             return None
-        self.landed = True
-        return self.fault
+        self.met[key] = Point(name, 1 + sum(point.name == name for point in self.met.values()))
+        return self.fault if self.met[key] == self.point else None
 
 
 class Faults(Interceptor):
@@ -58,13 +96,32 @@ class Faults(Interceptor):
         self.client = client
         self.poke = poke
         self.plans: dict[str, Plan] = {}
+        self.apart: WorkerApart | None = None
 
     def plan(self, vm_id: str, point: Point | None = None, fault: str | None = None) -> Plan:
         self.plans[vm_id] = Plan(point, fault)
         return self.plans[vm_id]
 
+    def meet(self, use: Use) -> tuple[Plan, str] | None:
+        """Note a use, and return the plan whose fault befalls it."""
+        plan = self.plans.get(use.vm_id)
+        if plan is None or use.name in NOT_COUNTED:
+            return None
+        fault = plan.meet(use.name, use.key)
+        return None if fault is None else (plan, fault)
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Faulty(next, self)
+
+
+def stand_before(options: Callable[..., dict[str, Any]], interceptor: Interceptor) -> Callable[..., dict[str, Any]]:
+    """Put an interceptor before those that a worker has: return its options so changed."""
+
+    def changed(*words: Any, **more: Any) -> dict[str, Any]:
+        made = options(*words, **more)
+        return {**made, "interceptors": [interceptor, *made["interceptors"]]}
+
+    return changed
 
 
 class _Faulty(ActivityInboundInterceptor):
@@ -73,17 +130,21 @@ class _Faulty(ActivityInboundInterceptor):
         self._faults = faults
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        info = activity.info()
-        vm_id = (info.workflow_id or "").removeprefix("vm/")
-        plan = self._faults.plans.get(vm_id)
-        fault = None if plan is None or info.activity_type in NOT_COUNTED else plan.meet(info.activity_type)
+        use = use_in_hand()
 
         async def call() -> Any:
             return await super(_Faulty, self).execute_activity(dataclasses.replace(input, args=list(input.args)))
 
-        if fault is None:
+        met = self._faults.meet(use)
+        if met is None:
             return await call()
-        return await FAULTS[fault](Struck(self._faults, vm_id, call))
+        plan, fault = met
+        if fault != KILLED:
+            plan.landed = True
+            return await FAULTS[fault](Struck(self._faults, use.vm_id, call))
+        assert self._faults.apart is not None
+        await self._faults.apart.strike(use.vm_id, plan)
+        return await call()
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from temporalio.client import Client
 
 from activities.passes import PassActivities
@@ -20,18 +20,22 @@ from model.decide import pass_type
 from model.errors import Unavailable
 from model.ids import new_id
 from runtime.converter import data_converter
+from runtime.keys import KEY_BYTES, create_secret
 from runtime.settings import HostSettings, Settings
-from runtime.temporal import connect, control_worker_options, host_worker_options, poke
+from runtime.temporal import connect, poke
 from store.database import Pool, open_pool
 from store.passes import PassStore
-from tests.api.conftest import World, make_world, served
-from tests.faults.faults import Faults
+from tests.api.conftest import World, make_world
+from tests.api.conftest import served as serving
+from tests.faults.apart import Kind, worker_apart
+from tests.faults.faults import Faults, stand_before
+from tests.faults.machines import Machine, RealMachine, ToldMachine
 from workers import control, host, process
 from workers.sweep import Sweep
 
 BOUND_SECONDS = 240
 LOOK_SECONDS = 0.1
-IMAGE_BYTES = 1 << 20
+MASTER_KEY = b"k" * KEY_BYTES
 Condition = Callable[[dict[str, Any] | None], bool]
 
 
@@ -43,7 +47,7 @@ class Fleet:
     client: Client
     faults: Faults
     home: Path
-    simulation: Simulation
+    machine: Machine
     run_host: Callable[[asyncio.Event], Awaitable[None]] = field(kw_only=True)
     """Is the host worker, until the event is set."""
     waits: dict[str, tuple[Condition, asyncio.Future[dict[str, Any] | None]]] = field(default_factory=dict)
@@ -52,6 +56,11 @@ class Fleet:
     @property
     def pool(self) -> Pool:
         return self.world.pool
+
+    @property
+    def simulation(self) -> Simulation:
+        assert isinstance(self.machine, ToldMachine)
+        return self.machine.simulation
 
     @property
     def boot_id_path(self) -> Path:
@@ -66,6 +75,12 @@ class Fleet:
             while await self.pool.fetchval("select last_report_at from hosts") == before:
                 if self._host[1].done():
                     self._host[1].result()
+                await asyncio.sleep(0.05)
+
+    async def until_heard(self) -> None:
+        """Wait until a host worker has reported that runs elsewhere."""
+        async with asyncio.timeout(60):
+            while await self.pool.fetchval("select last_report_at from hosts") is None:  # noqa: ASYNC110 - a row
                 await asyncio.sleep(0.05)
 
     async def stop_host(self) -> None:
@@ -175,67 +190,97 @@ def settled(row: dict[str, Any] | None) -> bool:
 
 @contextlib.asynccontextmanager
 async def running_fleet(
-    database_url: str, address: str, namespace: str, home: Path, monkeypatch: pytest.MonkeyPatch, **host_options: Any
+    database_url: str,
+    address: str,
+    namespace: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    apart: Kind | None = None,
+    real: RealMachine | None = None,
+    **host_options: Any,
 ) -> AsyncIterator[Fleet]:
-    """Run all of it, with faults before every activity. host_options: what HostSettings takes."""
-    world, passes = (
-        await make_world(await open_pool(database_url), home / "keys"),
-        await open_pool(database_url, largest=20),
+    """Run all of it, with faults before every activity. host_options: what HostSettings takes.
+
+    apart: the worker that is a process of its own. real: where guests are real ones, whose host worker is apart.
+    """
+    world = await make_world(await open_pool(database_url), home / "keys")
+    settings = Settings(
+        home=home, temporal_address=address, temporal_namespace=namespace, database_url=SecretStr(database_url)
     )
-    settings = Settings(home=home, temporal_address=address, temporal_namespace=namespace)
+    create_secret(settings.master_key_file, MASTER_KEY)
     seal = process.control_seal(world.parts.keys, world.parts.fleet_id)
     client = await connect(settings, data_converter(seal), identity="control")
     world.parts.client, world.parts.namespace = client, namespace
-    image = _write_image(home)
-    options = {"simulated_guests": "only", "max_concurrent_creates": 0, "max_concurrent_boots": 0} | host_options
+    served = home / "served"
+    served.mkdir()
+    machine = real or ToldMachine(
+        Simulation(home / "host" / "simulated", lambda: fleet.boot_id_path.read_text().strip())
+    )
     fleet = Fleet(
         world,
         client,
         Faults(client, lambda vm_id: fleet.poke(vm_id)),
         home,
-        Simulation(home / "host" / "simulated", lambda: fleet.boot_id_path.read_text().strip()),
-        run_host=lambda stopping: host.run(settings, host_settings, stopping),
+        machine,
+        run_host=lambda stopping: host.run(settings, HostSettings(**options), stopping),
     )
-    fleet.boot_id_path.write_text(new_id())
-    host_settings = HostSettings(image_file_root=image.parent, boot_id_path=fleet.boot_id_path, **options)
+    options = {**machine.host_settings, "image_file_root": served, **host_options}
+    if real is None:
+        fleet.boot_id_path.write_text(new_id())
+        options["boot_id_path"] = fleet.boot_id_path
     _stand_before(monkeypatch, fleet.faults)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(world.client)
-        url = await stack.enter_async_context(served(world.parts))
+        url = await stack.enter_async_context(serving(world.parts))
         await _enrol(fleet, url, address, namespace)
-        await fleet.call("POST", "/v1/images", json=_image_body(image))
+        await fleet.call("POST", "/v1/images", json=machine.make_image(served))
         await world.parts.certificates.establish()
-        await stack.enter_async_context(
-            control.control_worker(client, PassActivities(PassStore(passes)), build_id=None)
-        )
+        if apart is not None:
+            environment = _environment(settings, options)
+            await stack.enter_async_context(worker_apart(apart, fleet.faults, home, environment))
+        if apart != "control":
+            await stack.enter_async_context(_controlling(client, database_url))
         tasks = [asyncio.create_task(work) for work in (fleet.look(), fleet.sweep())]
         try:
-            await fleet.start_host()
+            await (fleet.until_heard() if apart == "host" else fleet.start_host())
             yield fleet
         finally:
             await fleet.stop_host()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await world.parts.drain()
-    for pool in (passes, world.pool):
-        await pool.close()
+    await world.parts.drain()
+    await world.pool.close()
 
 
 def _stand_before(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
     """Put the faults before the interceptors that a worker has, and let a worker follow another in this process."""
-
-    def before(options: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        def changed(*words: Any, **more: Any) -> dict[str, Any]:
-            made = options(*words, **more)
-            return {**made, "interceptors": [faults, *made["interceptors"]]}
-
-        return changed
-
     # It is this process' until its end, and a host that boots anew has another process.
     monkeypatch.setattr(host, "lock_worker", lambda home: None)
-    monkeypatch.setattr(control, "control_worker_options", before(control_worker_options))
-    monkeypatch.setattr(host, "host_worker_options", before(host_worker_options))
+    for module, name in ((control, "control_worker_options"), (host, "host_worker_options")):
+        monkeypatch.setattr(module, name, stand_before(getattr(module, name), faults))
+
+
+@contextlib.asynccontextmanager
+async def _controlling(client: Client, database_url: str) -> AsyncIterator[None]:
+    """Run the control worker in this process."""
+    pool = await open_pool(database_url, largest=20)
+    async with control.control_worker(client, PassActivities(PassStore(pool)), build_id=None):
+        yield
+    await pool.close()
+
+
+def _environment(settings: Settings, host_settings: dict[str, Any]) -> dict[str, str]:
+    """Return the settings as a process is told them."""
+    assert settings.database_url is not None
+    told = {
+        "HOSTLER_HOME": settings.home,
+        "HOSTLER_DATABASE_URL": settings.database_url.get_secret_value(),
+        "HOSTLER_TEMPORAL_ADDRESS": settings.temporal_address,
+        "HOSTLER_TEMPORAL_NAMESPACE": settings.temporal_namespace,
+    }
+    host_told = {f"HOSTLER_HOST_{name.upper()}": value for name, value in host_settings.items()}
+    return {name: json.dumps(v) if isinstance(v, list) else str(v) for name, v in (told | host_told).items()}
 
 
 async def _enrol(fleet: Fleet, url: str, address: str, namespace: str) -> None:
@@ -244,16 +289,3 @@ async def _enrol(fleet: Fleet, url: str, address: str, namespace: str) -> None:
     folder = fleet.home / "host"
     folder.mkdir(mode=0o700)
     (folder / "credentials.json").write_text(json.dumps(document))
-
-
-def _write_image(home: Path) -> Path:
-    folder = home / "served"
-    folder.mkdir()
-    file = folder / "root.raw"
-    file.write_bytes(bytes(IMAGE_BYTES))
-    return file
-
-
-def _image_body(image: Path) -> dict[str, Any]:
-    digest = sha256(image.read_bytes()).hexdigest()
-    return {"name": "demo", "rootfs": {"url": f"file://{image}", "sha256": digest, "format": "raw"}}

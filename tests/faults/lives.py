@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.faults.fleet import Fleet, settled
+from tests.faults.machines import ToldMachine
 
 Row = dict[str, Any]
 Act = Callable[[Fleet, str], Awaitable[Any]]
@@ -47,10 +48,9 @@ async def _end_keeping(fleet: Fleet, vm_id: str) -> None:
     await fleet.poke(vm_id)
 
 
-def _create(image: Any) -> Act:
+def _create(image: Any, **more: Any) -> Act:
     def create(fleet: Fleet, vm_id: str) -> Awaitable[Any]:
-        body = {"name": f"vm-{vm_id}", "image": image, "hypervisor": "simulated", "disk_gib": 1}
-        more = {"stop_timeout_seconds": 1, "host_certificate": True}
+        body = {"name": f"vm-{vm_id}", "image": image, "disk_gib": 1, "host_certificate": True}
         return fleet.call("PUT", f"/v1/vms/{vm_id}", json={**body, **more})
 
     return create
@@ -61,14 +61,23 @@ def _delete(query: str) -> Callable[[Fleet, str], Awaitable[Any]]:
 
 
 async def _crash(fleet: Fleet, vm_id: str) -> None:
-    fleet.simulation.cause(vm_id, "crash", "out of memory")
+    fleet.machine.crash(vm_id)
 
 
 async def _crash_for_good(fleet: Fleet, vm_id: str) -> None:
     """End the guest and have every boot refused, until that shows."""
-    fleet.simulation.control(vm_id, refuse_boots=1 << 30)
+    assert isinstance(fleet.machine, ToldMachine)
+    fleet.machine.simulation.control(vm_id, refuse_boots=1 << 30)
     await _crash(fleet, vm_id)
     await fleet.until(vm_id, lambda row: row is not None and row["failures"] > 0 and row["retry_at"] is not None)
+
+
+async def _stop_unseen(fleet: Fleet, vm_id: str) -> None:
+    """Want a VM stopped whose guest has ended while its host's worker was away."""
+    assert fleet.faults.apart is not None
+    async with fleet.faults.apart.away():
+        await _crash(fleet, vm_id)
+        await _patch(power_state="stopped")(fleet, vm_id)
 
 
 def _is(power: str) -> Callable[[Row | None], bool]:
@@ -105,8 +114,9 @@ def _away(row: Row | None) -> bool:
 
 
 _NOBODY = {"url": "http://127.0.0.1:1/root.raw", "sha256": "a" * 64}
-_LONG = (
-    Life("create", _create("demo"), _is("running"), exact=False),
+_TOLD = {"hypervisor": "simulated", "stop_timeout_seconds": 1}
+_REAL = {"memory_mib": 128, "stop_timeout_seconds": 3}
+_LIVED = (
     Life("pause", _patch(power_state="paused"), _is("paused")),
     Life("resume", _patch(power_state="running"), _is("running")),
     Life("grow", _patch(disk_gib=2), _is("running")),
@@ -120,11 +130,31 @@ _LONG = (
     Life("crash", _crash, _crashed),
     Life("delete", _delete("grace=1h"), _quarantined),
     Life("undelete", _post("undelete"), _is("running")),
+)
+_DESTROY = Life("destroy", _delete("now=true"), lambda row: row is None)
+_LONG = (
+    Life("create", _create("demo", **_TOLD), _is("running"), exact=False),
+    *_LIVED,
     Life("stop what is gone", _patch(power_state="stopped"), _is("stopped"), prepare=_crash_for_good),
-    Life("destroy", _delete("now=true"), lambda row: row is None),
+    _DESTROY,
 )
 _SHORT = (
-    Life("create without its image", _create(_NOBODY), _away, exact=False),
+    Life("create without its image", _create(_NOBODY, **_TOLD), _away, exact=False),
     Life("destroy what was never made", _delete("now=true"), lambda row: row is None, exact=False),
 )
 STORIES = (_LONG, _SHORT)
+
+REAL_STORIES = (
+    (
+        Life("create", _create("demo", **_REAL), _is("running"), exact=False),
+        *_LIVED,
+        Life("stop what is gone", _stop_unseen, _is("stopped")),
+        _DESTROY,
+    ),
+    (
+        Life("create stopped", _create("demo", power_state="stopped", **_REAL), _is("stopped"), exact=False),
+        Life("first start", _patch(power_state="running"), _is("running")),
+        Life("destroy what runs", _delete("now=true"), lambda row: row is None),
+    ),
+)
+"""With real guests, which take some seconds to boot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from tests.faults.fleet import Fleet
@@ -31,38 +31,41 @@ IGNORED = frozenset(
     }
 )
 IGNORED_OF_RECORD = frozenset({"input_digest", "seed_digest", "quarantined_at"})
-IGNORED_EFFECTS = frozenset({"press"})
-"""A guest may be asked to end more than once; that it ends once is what counts."""
 
 
-async def find_outcome(fleet: Fleet, vm_id: str, since: int, *, exact: bool) -> dict[str, Any]:
-    """Return what is there; `since`: effects of the VM up to then belong to an earlier piece."""
+async def find_outcome(fleet: Fleet, vm_id: str, mark: Any, *, exact: bool) -> dict[str, Any]:
+    """Return what is there, and with `exact` what was done since the mark."""
     row = await fleet.pool.fetchrow("select * from vms where id = $1", vm_id)
     operations = await fleet.pool.fetch(
         "select kind, result from operations where vm_id = $1 and ended_at is null", vm_id
     )
-    inventory = fleet.simulation.inventory(fleet.home / "host" / "machines")
+    inventory = fleet.machine.inventory(fleet.home / "host" / "machines")
     folder = fleet.home / "host" / "machines" / vm_id
     found = {
-        "row": _plain(row),
+        "row": _plain(row, fleet.machine.ignored),
         "open operations": [dict(operation) for operation in operations],
         "processes": len(inventory.processes.get(vm_id, ())),
         "taps": len(inventory.taps.get(vm_id, ())),
         "disk": inventory.disks.get(vm_id),
-        "files": sorted(path.name for path in folder.iterdir()) if folder.exists() else [],
+        "files": sorted(path.name for path in folder.iterdir() if not _is_console(path)) if folder.exists() else [],
         "record": _record(folder / "status.json"),
     }
     if exact:
-        found["effects"] = _effects(fleet, vm_id, since)
+        found["changes"] = fleet.machine.changes_since(mark, vm_id)
     return found
 
 
-def _plain(row: Any) -> dict[str, Any] | None:
+def _is_console(path: Path) -> bool:
+    """What a guest has said by now, and whether somebody reads it, is chance; it goes with its VM's folder."""
+    return path.name.startswith("console")
+
+
+def _plain(row: Any, ignored: frozenset[str]) -> dict[str, Any] | None:
     if row is None:
         return None
     # That there is an error counts; which one may be the planted fault's own word.
     row = dict(row, last_error=row["last_error"] is not None)
-    return {key: value for key, value in row.items() if key not in IGNORED}
+    return {key: value for key, value in row.items() if key not in IGNORED | ignored}
 
 
 def _record(path: Any) -> dict[str, Any] | None:
@@ -72,12 +75,3 @@ def _record(path: Any) -> dict[str, Any] | None:
     if record["create"] is not None:
         record["create"].pop("pass_number")
     return {key: value for key, value in record.items() if key not in IGNORED_OF_RECORD}
-
-
-def _effects(fleet: Fleet, vm_id: str, since: int) -> dict[str, int]:
-    mine = [effect.effect for effect in fleet.simulation.journal() if effect.vm_id == vm_id]
-    return dict(Counter(effect for effect in mine[since:] if effect not in IGNORED_EFFECTS))
-
-
-def count_effects(fleet: Fleet, vm_id: str) -> int:
-    return sum(effect.vm_id == vm_id for effect in fleet.simulation.journal())
