@@ -13,6 +13,8 @@ IGNORED = frozenset(
         # Each VM's own.
         *("id", "name", "mac", "address", "input_digest", "fingerprint", "secrets", "ssh_host_key", "run_id", "spec"),
         *("certificate_serial", "certified_key", "last_exit", "old_secrets"),
+        # Told to people: what the last pass that looked waited for, or had to do.
+        "status_detail",
         # Moments.
         *("created_at", "updated_at", "observed_at", "first_ready_at", "waiting_since", "quarantine_since"),
         *(
