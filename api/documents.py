@@ -137,7 +137,8 @@ class VmDocument(Shown):
     """A VM's row. What nobody can tell is null; `last_known` says what was seen last.
 
     `old_disk_until`: until then a rebuild can be undone. `at_next_boot` names what of the change that is answered the
-    guest takes when it boots next.
+    guest takes when it boots next. `setbacks`: how often in a row its guest ended by itself, or was paused by its
+    hypervisor.
     """
 
     id: str
@@ -176,6 +177,7 @@ class VmDocument(Shown):
     observed_generation: int
     create_attempts: int
     restart_count: int
+    setbacks: int
     first_ready_at: datetime | None
     settled: bool
     host: HostName | None

@@ -58,6 +58,7 @@ def vm_view(
         status_detail=_text(vm.status_detail),
         last_error=_text(error_for(vm.last_error or vm.unreadable, project)),
         last_exit=last_exit,
+        setbacks=vm.setbacks or 0,
         last_known=LastKnown(phase=vm.last_phase, power_state=vm.last_power_state, seen_at=vm.observed_at),
         addresses=Addresses(ip=vm.address),
         ssh_host_key=_text(vm.ssh_host_key),

@@ -54,6 +54,14 @@ def _retry_at(vm: StoredVm) -> datetime | None:
     return vm.retry_at
 
 
+def _up_again_at(vm: StoredVm) -> datetime | None:
+    return vm.up_again_at
+
+
+def _due_at(vm: StoredVm) -> datetime | None:
+    return vm.due_at
+
+
 def _destroy_at(vm: StoredVm) -> datetime | None:
     return vm.quarantine.destroy_at if vm.quarantine else None
 
@@ -76,6 +84,25 @@ _TOLD: dict[Waiting, _Told] = {
         "`hostler vm resize {name}` asks for less, `hostler vm rm {name}` gives it up.",
     ),
     Waiting.STEP_PAUSE: _Told("pauses before the next try", _AGAIN, _retry_at),
+    Waiting.GUEST_ENDED: _Told(
+        "pauses before its guest, which ended by itself, is booted again",
+        "`hostler vm console {name}` may tell why; it goes on by itself, `hostler vm retry {name}` boots it at once.",
+        _up_again_at,
+    ),
+    Waiting.GUEST_POWEROFF: _Told(
+        "waits for {host} to report that the guest turned itself off, which stops the VM",
+        "Nothing is needed; `hostler vm restart {name}` boots it instead.",
+    ),
+    Waiting.GUEST_STALLED: _Told(
+        "waits, since the hypervisor paused its guest",
+        "Correct what the error names, as by making room on {host}; then it goes on by itself. "
+        "`hostler vm restart {name}` gives up what the guest was doing.",
+    ),
+    Waiting.GUEST_UNSTEADY: _Told(
+        "runs again, and counts as failed until its guest has run for ten minutes",
+        "`hostler vm console {name}` may tell why it ended; `hostler vm retry {name}` counts it as well at once.",
+        _due_at,
+    ),
     Waiting.SILENT_GUEST: _Told(
         "waits for the guest's process, which lives but does not answer",
         "`hostler vm console {name}` may tell more; `hostler vm restart {name}` or `hostler vm stop {name}` ends it.",
@@ -183,6 +210,9 @@ def _tried(vm: StoredVm, *, project: str | None) -> str | None:
         told.append(f"{vm.create_attempts} of its attempts are used")
     elif vm.failures:
         told.append(f"{vm.failures} {'try' if vm.failures == 1 else 'tries'} in a row failed")
+    if vm.setbacks:
+        times = "once" if vm.setbacks == 1 else f"{vm.setbacks} times in a row"
+        told.append(f"its guest ended or stood still by itself {times}")
     if error:
         told.append(f"the last error is: {clean_text(error)}")
     return "; ".join(told) or None

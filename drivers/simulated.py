@@ -37,10 +37,15 @@ DISK_LIMIT_BYTES = 1024
 LOWEST_PID = 1 << 30
 """Above every pid that Linux gives (pid_max is at most 2^22), so that none is ever taken for a real process."""
 
-What = Literal["poweroff", "reboot", "panic", "io-error", "internal-error", "crash"]
+What = Literal["poweroff", "reboot", "panic", "io-error", "no-space", "internal-error", "crash"]
 """What may happen to a guest: its own power-off or reboot, a pause by the hypervisor, or the end of its process."""
 
-_PAUSES: dict[What, str] = {"panic": "guest-panicked", "io-error": "io-error", "internal-error": "internal-error"}
+_PAUSES: dict[What, str] = {
+    "panic": "guest-panicked",
+    "io-error": "io-error",
+    "no-space": "no-space",
+    "internal-error": "internal-error",
+}
 
 
 class Controls(Frozen):
@@ -50,7 +55,8 @@ class Controls(Frozen):
     long after a boot, with `said` as the last words; exit_boots: only to so many boots (None: to all). answers: false
     is a monitor that says nothing. answer_seconds: how long each call takes. lost: calls whose effect happens while
     the answer is an error (`raise`) or never comes (`hang`), by the call's name. pause_stays: what paused the guest is
-    not over, so that it pauses again when resumed. held: addresses that are in use though no VM has them.
+    not over, so that it pauses again when resumed; with `no-space` a look tells that, too. held: addresses that are in
+    use though no VM has them.
     """
 
     boot_seconds: float = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -12,7 +13,7 @@ from drivers.formats import CONFIG, LIMIT_BYTES, STATUS, Document, parse
 from model.base import Frozen
 from model.errors import Unreadable
 from model.process import ProcessRecord
-from model.record import Observed, Record
+from model.record import Observed, Record, Setback
 from model.versions import VERSION
 from model.vm import LastExit, VmInput
 
@@ -76,6 +77,8 @@ class StoredStatus(Frozen):
     `process` is the last one that was let go for this VM, `exit_of` the last one whose end `last_exit` tells.
     `images` belong to the disk in use, `kept_images` to the one that a rebuild put aside. `turned_off` is set while a
     guest that ended by its own power-off, with nobody asking, has neither been booted again nor stopped (L-V4).
+    `started_at`, `started_for`: as in Observed; without a moment the boot of the process failed. `setback` is the last
+    of them, `stalled` is set while its hypervisor keeps the guest paused (L-V11).
     """
 
     format: int = STATUS.format
@@ -88,6 +91,10 @@ class StoredStatus(Frozen):
     exit_of: ProcessRecord | None = None
     last_exit: LastExit | None = None
     turned_off: bool = False
+    started_at: datetime | None = None
+    started_for: int = 0
+    setback: Setback | None = None
+    stalled: bool = False
     restart_count: int = 0
     observed: Observed | None = None
     revision: int = 0

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from model.base import Lenient
-from model.record import View
+from model.record import Setback, View
 from model.row import Row
 from model.vm import Phase
 from model.waiting import Waiting
@@ -36,9 +36,14 @@ class PassRef(Lenient):
 
 
 class GiveBack(PassRef):
-    """Return the attempt that this pass took; `counted` when it is one of the bounded refunds of L-C5."""
+    """Return the attempt that this pass took; `counted` when it is one of the bounded refunds of L-C5.
+
+    `step`: the one that it ended in; `host_died`: since its host went silent, or its worker died.
+    """
 
     counted: bool = False
+    step: str | None = None
+    host_died: bool = False
 
 
 class TakeOver(PassRef):
@@ -59,11 +64,21 @@ class StepNote(PassRef):
     words: str | None
 
 
+class Count(Lenient):
+    """The guest's setbacks as they are from now on; written only where there still are `before` (None: unknown)."""
+
+    before: int | None
+    setbacks: int
+    setback: Setback | None
+    up_again_at: datetime | None = None
+
+
 class Outcome(PassRef):
     """State what a pass found. None leaves a field as it is, but for `error`, which is written when `write_error`,
     and `waits`, which says what the VM waits for until the next step begins.
 
     `view` is the host's own answer; its observed part is stored under the guard of host instance and revision.
+    `attempt_used`: the attempt has come to its own end, and is not given back any more (L-C4).
     """
 
     step: int
@@ -78,6 +93,8 @@ class Outcome(PassRef):
     unreachable_since: datetime | None = None
     observed_generation: int | None = None
     completed: bool = False
+    attempt_used: bool = False
+    count: Count | None = None
     view: View | None = None
 
 

@@ -41,6 +41,16 @@ class Refusal(Lenient):
     reason: str
 
 
+class Setback(Lenient):
+    """What last befell a guest that was to run: it ended by itself, or its hypervisor paused it (L-V4, L-V11).
+
+    `process` is the one that it befell, `number` rises with each that the host's record of the VM has noted.
+    """
+
+    number: int
+    process: ProcessRecord
+
+
 class Record(Lenient):
     """What the host's record of a VM says.
 
@@ -78,7 +88,11 @@ class Observed(Lenient):
     `power_state` is None when nobody can tell. `process` is the guest's live process. `guest_ended` says that the guest
     itself is over although its process may still be readable. `network` and `seed` say that they are as wanted.
     `nothing` means that a search found no record, process, tap, lease or disk of this id (L-R6). `certificate_serial`:
-    of the host certificate that the host keeps for the VM (L-C2).
+    of the host certificate that the host keeps for the VM (L-C2). `started_at`: since when the last process has run, by
+    the host's clock, from its boot or the end of its hypervisor's pause; `started_for`: generation and restart
+    generation that were wanted at its boot, added up. `turned_off`: the guest ended by its own power-off, with nobody
+    asking, and was neither booted again nor stopped. `cause_remains`: what made the hypervisor pause the guest is
+    surely still there.
     """
 
     boot_id: str
@@ -93,6 +107,11 @@ class Observed(Lenient):
     ssh_host_key: str | None = None
     certificate_serial: int | None = None
     last_exit: LastExit | None = None
+    setback: Setback | None = None
+    started_at: datetime | None = None
+    started_for: int = 0
+    turned_off: bool = False
+    cause_remains: bool = False
     restart_count: int = 0
     revision: int = 0
     seen_at: datetime
@@ -116,6 +135,8 @@ class HostOrder(Lenient):
     """The argument of every host step; sealed on its way (S-3). The fence says which order wins.
 
     `kept_by`: what a rebuild puts aside is called by this generation. `undo_of`: bring back what that one put aside.
+    `setbacks`: the number of the guest's last setback that the pass knows, so that no boot passes over one that was not
+    counted yet; None: it does not count them.
     """
 
     vm_id: str
@@ -131,4 +152,5 @@ class HostOrder(Lenient):
     undo_of: int | None = None
     disk_gib: int | None
     stop_timeout_seconds: int
+    setbacks: int | None = None
     project: str = "default"

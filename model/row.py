@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from model.base import Lenient
-from model.vm import LONGEST_STOP_SECONDS, Phase, PowerState, Quarantine
+from model.record import Setback
+from model.vm import LONGEST_STOP_SECONDS, GuestPoweroff, Phase, PowerState, Quarantine
 
 
 class Desired(Lenient):
@@ -13,7 +14,8 @@ class Desired(Lenient):
 
     `certificate_serial` is that of the newest host certificate, once one was signed (L-C2).
     `kept_by` is the rebuild that put the kept root disk aside, `undo_of` the one whose kept disk is wanted back;
-    `old_disk_until` is when the kept one is removed (L-V10).
+    `old_disk_until` is when the kept one is removed (L-V10). `poweroff_taken`: the guest's last own power-off that the
+    API has taken, whatever it made of it (L-V4).
     """
 
     power_state: PowerState
@@ -28,6 +30,8 @@ class Desired(Lenient):
     input_digest: str
     disk_gib: int | None
     stop_timeout_seconds: int
+    on_guest_poweroff: GuestPoweroff = "start"
+    poweroff_taken: Setback | None = None
     host_certificate: bool = False
     certificate_serial: int | None = None
 
@@ -37,6 +41,10 @@ class Status(Lenient):
 
     `failures` counts failed steps in a row, for the pauses between them; `retry_at` is the end of the present pause.
     `resting` means that creating is over until something it is given changes or a user asks for retry (L-C4, L-C6).
+    `refunds` counts the attempts that were given back without progress, `step_refunds` those of them that ended in one
+    step since its host went silent or its worker died (L-C5). `setbacks` counts the guest's since it ran for long, or
+    since its user's start: None until a pass has seen which is the last from before that. `setback` is the last one
+    that was counted; before `up_again_at` the guest is not brought up (L-V4, L-V11).
     """
 
     phase: Phase
@@ -44,6 +52,7 @@ class Status(Lenient):
     attempt_pass: int | None = None
     create_attempts: int = 0
     refunds: int = 0
+    step_refunds: dict[str, int] = {}
     failures: int = 0
     retry_at: datetime | None = None
     resting: bool = False
@@ -53,6 +62,9 @@ class Status(Lenient):
     first_ready_at: datetime | None = None
     destroying: bool = False
     held: bool = False
+    setbacks: int | None = 0
+    setback: Setback | None = None
+    up_again_at: datetime | None = None
     quarantine: Quarantine | None = None
 
 

@@ -21,6 +21,7 @@ class StepKind(StrEnum):
     GRACE = "grace"
 
     TAKE_ATTEMPT = "take_attempt"
+    COUNT_SETBACK = "count_setback"
     NOTE_STOPPED = "note_stopped"
     MARK_DESTROYING = "mark_destroying"
     RECORD_GONE = "record_gone"
@@ -64,6 +65,7 @@ WORDS: dict[StepKind, str] = {
     StepKind.WAIT: "waiting",
     StepKind.GRACE: "waiting out the quarantine",
     StepKind.TAKE_ATTEMPT: "counting the attempt",
+    StepKind.COUNT_SETBACK: "counting what befell the guest",
     StepKind.NOTE_STOPPED: "noting that the guest is stopped",
     StepKind.MARK_DESTROYING: "passing the point of no return",
     StepKind.RECORD_GONE: "releasing the row, the name and the address",

@@ -28,8 +28,12 @@ WAKE = "wake = wake + 1, due_at = now()"
 # claims anew and looks. So a count that a user cleared is not written back by a pass that read it before.
 DISOWN = """pass_number = nextval('pass'), run_id = null, claim_until = null, step = 0, status_detail = null,
     waiting_for = null, waiting_since = null"""
-CLEAR = f"""{DISOWN}, create_attempts = 0, attempt_pass = null, given_back_pass = null, refunds = 0, failures = 0,
-    retry_at = null, resting = false, unreachable_since = null, last_error = null"""
+# A user's start: the next pass takes over what befell the guest before, without counting it (L-V4). A VM that was not
+# made yet has nothing to be taken over.
+BEGIN_ANEW = "setbacks = case when first_ready_at is null then 0 end, up_again_at = null"
+CLEAR = f"""{DISOWN}, {BEGIN_ANEW}, create_attempts = 0, attempt_pass = null, given_back_pass = null, refunds = 0,
+    step_refunds = '{{}}', failures = 0, retry_at = null, resting = false, unreachable_since = null,
+    last_error = null"""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,10 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         known = [vm for vm in report.vms if vm.vm_id in before]
         seen = [Seen(vm.vm_id, vm.observed, vm.unreadable, unrecorded=vm.unreadable is not None) for vm in known]
         stored = await store_observed(connection, host_id, report.instance_id, seen)
-        stopped = await _stop_by_guest(connection, before, [vm for vm in known if vm.vm_id in stored])
-        woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)} - stopped
+        taken = await _take_poweroffs(connection, before, known, stored)
+        stopped = await _stop_by_guest(connection, before, taken)
+        woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)}
+        woken = (woken | {vm.vm_id for vm in taken}) - stopped
         woken |= before.keys() - {vm.vm_id for vm in report.vms}
         if set(report.activity_names) - set(host["activity_names"]):
             woken |= await _find_outdated(connection, host_id)
@@ -161,17 +163,38 @@ async def _read_vms(connection: Connection, host_id: str, report: HostReport) ->
     return {record["id"]: record for record in records}
 
 
-async def _stop_by_guest(connection: Connection, before: dict[str, asyncpg.Record], news: list[VmReport]) -> set[str]:
+async def _take_poweroffs(
+    connection: Connection, before: dict[str, asyncpg.Record], known: list[VmReport], stored: frozenset[str]
+) -> list[VmReport]:
+    """Note the guests' own power-offs, each once, which lets passes go on; return the new ones (L-V4).
+
+    A worker of an earlier release does not say which power-off it tells of: it counts when it is news.
+    """
+    taken: list[VmReport] = []
+    for vm in known:
+        setback = vm.observed.setback.model_dump(mode="json") if vm.observed.setback else None
+        if not vm.guest_stopped_itself or before[vm.vm_id]["held"]:
+            continue
+        if setback is None and vm.vm_id in stored:
+            taken.append(vm)
+        elif setback is not None and setback != before[vm.vm_id]["poweroff_taken"]:
+            await connection.execute("update vms set poweroff_taken = $2 where id = $1", vm.vm_id, setback)
+            taken.append(vm)
+    return taken
+
+
+async def _stop_by_guest(connection: Connection, before: dict[str, asyncpg.Record], taken: list[VmReport]) -> set[str]:
     """L-V4 with `stop`: a guest that powered itself off makes `stopped` the desired state. Return whom it stopped.
 
-    Not where its user asked for a start since, which no pass has done yet: the later wish counts (case A6).
+    Not where its user asked for a start since it was booted, which no pass has done yet: the later wish counts
+    (case A6).
     """
     stopped: set[str] = set()
-    for vm in news:
+    for vm in taken:
         row = before[vm.vm_id]
         asked = row["power_state"] == PowerState.RUNNING and row["on_guest_poweroff"] == "stop"
-        free = not (row["deleted"] or row["held"] or row["power_asked"])
-        if vm.guest_stopped_itself and asked and free:
+        is_later = row["generation"] + row["restart_generation"] > vm.observed.started_for
+        if asked and not row["deleted"] and not (row["power_asked"] and is_later):
             await change_locked(connection, row, VmChange(power_state=PowerState.STOPPED), Actor("guest"))
             stopped.add(vm.vm_id)
     return stopped

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, StepNote, TakeOver
 from model.row import Row
+from store.attempts import give_back, settle_attempt
 from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
 from store.observed import Seen, store_observed
@@ -99,13 +100,15 @@ class PassStore:
 
     async def give_back(self, request: GiveBack) -> Row | None:
         """Give back what this pass took, once; a counted one uses up one of the bounded refunds (L-C5)."""
-        return await self._write(
-            request,
-            """create_attempts = greatest(create_attempts - 1, 0), given_back_pass = $2,
-            refunds = refunds + $3::boolean::integer""",
-            "v.attempt_pass = $2 and v.given_back_pass is distinct from $2",
-            request.counted,
-        )
+        async with transaction(self._pool) as connection:
+            taken = await connection.fetchrow(
+                f"select v.* from vms v where v.id = $1 and {OWNED} and v.attempt_pass = $2 for update",
+                request.vm_id,
+                request.pass_number,
+            )
+            if taken is not None:
+                await give_back(connection, taken, request)
+            return await read_row(connection, request.vm_id, request.pass_number)
 
     async def write_outcome(self, outcome: Outcome) -> Row | None:
         """Write what the pass found, and what its host saw under the guard of instance and revision.
@@ -203,6 +206,8 @@ class PassStore:
             if error is None:
                 row = await read_row(connection, finish.vm_id, finish.pass_number)
                 return Finished(ended=False, row=row)
+            if finish.result == "waiting":
+                await settle_attempt(connection, finish.vm_id)
             if finish.result in ("settled", "failed"):
                 await end_operations(connection, finish.vm_id, finish.result, error=error["last_error"])
             return Finished(ended=True, row=await read_row(connection, finish.vm_id, finish.pass_number))
@@ -230,6 +235,7 @@ class PassStore:
 
 
 async def _draw(connection: Connection, request: ClaimRequest) -> int:
+    await settle_attempt(connection, request.vm_id)
     drawn: int = await connection.fetchval("select nextval('pass')")
     await connection.execute(
         "insert into claims (vm_id, claim_key, pass_number) values ($1, $2, $3)", request.vm_id, request.run_id, drawn
@@ -248,6 +254,7 @@ async def _draw(connection: Connection, request: ClaimRequest) -> int:
 
 
 # What the host keeps of a rebuild is told only of the last one asked for.
+# A count is written only over the one that it was made from: a user's start in between begins anew.
 # `step + 1`: what a pass does in the store alone is narrated under the number of the host step that follows it.
 _OUTCOME = f"""
 update vms v set
@@ -268,6 +275,10 @@ update vms v set
         else v.old_image end,
     old_secrets = case when $15 = v.rebuild_generation and v.kept_by is distinct from $16 then null
         else v.old_secrets end,
+    given_back_pass = case when $17 then v.attempt_pass else v.given_back_pass end,
+    setbacks = case when $18 and v.setbacks is not distinct from $19 then $20 else v.setbacks end,
+    setback = case when $18 and v.setbacks is not distinct from $19 then $21 else v.setback end,
+    up_again_at = case when $18 and v.setbacks is not distinct from $19 then $22 else v.up_again_at end,
     waiting_for = $14,
     waiting_since = case when $14 is not distinct from v.waiting_for then v.waiting_since else now() end
 where v.id = $1 and {OWNED} and v.step <= $3 + 1
@@ -278,6 +289,7 @@ def _outcome_values(outcome: Outcome) -> tuple[object, ...]:
     record = outcome.view.record if outcome.view else None
     whole = record is not None and record.boot_id is not None
     words = outcome.words or (outcome.view.waiting if outcome.view else None)
+    count = outcome.count
     return (
         outcome.vm_id,
         outcome.pass_number,
@@ -295,4 +307,10 @@ def _outcome_values(outcome: Outcome) -> tuple[object, ...]:
         outcome.waits,
         record.applied_rebuild_generation if record and whole else None,
         record.kept.by if record and record.kept else None,
+        outcome.attempt_used,
+        count is not None,
+        count.before if count else None,
+        count.setbacks if count else None,
+        count.setback.model_dump(mode="json") if count and count.setback else None,
+        count.up_again_at if count else None,
     )

@@ -48,6 +48,7 @@ _SAME = (
         "rebuild_generation",
     ),
     *("observed_generation", "observed_at", "last_error", "resting", "failures", "retry_at"),
+    *("setbacks", "up_again_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
     *("old_disk_until", "wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
@@ -109,6 +110,8 @@ class StoredVm:
     resting: bool
     failures: int
     retry_at: datetime | None
+    setbacks: int | None
+    up_again_at: datetime | None
     create_attempts: int
     restart_count: int
     first_ready_at: datetime | None

@@ -11,9 +11,10 @@ import asyncpg
 from model.errors import Gone
 from model.generations import Changed, VmChange, apply_change, apply_restart
 from model.specification import input_digest
-from model.vm import Phase
+from model.vm import Phase, PowerState
 from store.audit import Actor
 from store.change import (
+    BEGIN_ANEW,
     CLEAR,
     DISOWN,
     WAKE,
@@ -44,14 +45,17 @@ class VmChanges:
     ) -> Accepted:
         """Apply a PATCH; `generation` is that of If-Match. What is identical already moves nothing (L-N1).
 
-        But a VM that failed is looked at: what is wanted of it may not be so, or be so by now (case B8).
+        But a VM that failed is looked at: what is wanted of it may not be so, or be so by now (case B8); and a start of
+        one whose guest ended by itself is one (L-V4).
         """
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
             accepted = await change_locked(connection, record, change, actor)
-            if not accepted.changed and record["phase"] == Phase.FAILED:
-                await connection.execute(f"update vms set {WAKE} where id = $1", vm_id)
+            is_start = change.power_state is PowerState.RUNNING and record["setbacks"] != 0
+            if not accepted.changed and (record["phase"] == Phase.FAILED or is_start):
+                anew = f"{BEGIN_ANEW}, " if is_start else ""
+                await connection.execute(f"update vms set {anew}{WAKE} where id = $1", vm_id)
             return accepted
 
     async def restart(
@@ -62,7 +66,9 @@ class VmChanges:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
             wish = apply_restart(wish_of(record))
-            after = await update_locked(connection, vm_id, "restart_generation = $2", wish.restart_generation)
+            after = await update_locked(
+                connection, vm_id, f"restart_generation = $2, {BEGIN_ANEW}", wish.restart_generation
+            )
             return await accept(connection, actor, after, "restart")
 
     async def retry(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
@@ -122,7 +128,7 @@ class VmChanges:
                 f"""update vms set deleted = false, quarantine_kind = null, quarantine_since = null,
                     quarantine_grace = null, quarantine_stopped_at = null, destroy_at = null,
                     generation = generation + 1, updated_at = now(),
-                    {WAKE}, {DISOWN}, failures = 0, retry_at = null
+                    {WAKE}, {DISOWN}, {BEGIN_ANEW}, failures = 0, retry_at = null
                 where id = $1 and not destroying returning *""",
                 vm_id,
             )
@@ -148,6 +154,8 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
     if "power_state" in changed.fields:
         await end_operations(connection, record["id"], "superseded", kinds=("power", "restart"))
     clear = f", {CLEAR}" if changed.given and record["first_ready_at"] is None else ""
+    if not clear and "power_state" in changed.fields and wish.power_state is not PowerState.STOPPED:
+        clear = f", {BEGIN_ANEW}"
     after = await update_locked(
         connection,
         record["id"],

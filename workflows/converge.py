@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from temporalio import workflow
 
+from activities.passes import PassActivities
 from activities.vm import VmActivities
 from model.passes import PassStart
 from model.step import StepKind
 from workflows import policies
 from workflows.life import PassEnd
 from workflows.making import MakingPass
+from workflows.setbacks import counted
 
 
 @workflow.defn
@@ -22,6 +24,12 @@ class ConvergeVm(MakingPass):
     async def run(self, start: PassStart) -> PassEnd:
         """Run one pass. The end is: what is wanted is there, or what is left must wait."""
         return await self.live(start)
+
+    async def count_setback(self) -> None:
+        """Count what befell the guest, once, before it is brought up again (L-V4, L-V11)."""
+        jitter = workflow.random().uniform(0.75, 1.25)
+        outcome = counted(self.row, self.seen(), self.ref, self.step_number, jitter=jitter)
+        self.take(await self.store(PassActivities.write_outcome, outcome))
 
     async def grow_disk(self) -> None:
         """Grow the root disk, live where the guest runs (L-V8)."""
@@ -56,6 +64,7 @@ class ConvergeVm(MakingPass):
 
     steps = {
         **MakingPass.making,
+        StepKind.COUNT_SETBACK: count_setback,
         StepKind.GROW_DISK: grow_disk,
         StepKind.SET_ASIDE: set_aside,
         StepKind.DROP_KEPT: drop_kept,

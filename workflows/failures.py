@@ -21,8 +21,9 @@ class FailureKind(StrEnum):
     NOT_PICKED_UP: nobody polls the host's queue; nothing ran (L-G7). UNKNOWN_THERE: the host's worker is of a release
     that has no such step, so that it was not asked (H-D4). CANCELLED: this pass cancelled it. MOVED_ON: an
     older order than the host has seen, or the row changed under it. AWAY: the host could not begin, through no fault
-    of the VM. BELOW_FLOOR: the host worker is too old. REFUSED: the host's caps leave no room for it (L-C3). PERMANENT:
-    the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts only after a time (L-C4). FAILED: the step worked and failed.
+    of the VM. SILENT: its worker died or went silent meanwhile. BELOW_FLOOR: the host worker is too old. REFUSED: the
+    host's caps leave no room for it (L-C3). PERMANENT: the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts only after
+    a time (L-C4). FAILED: the step worked and failed.
     """
 
     NOT_PICKED_UP = "not_picked_up"
@@ -30,6 +31,7 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"
     MOVED_ON = "moved_on"
     AWAY = "away"
+    SILENT = "silent"
     BELOW_FLOOR = "below_floor"
     REFUSED = "refused"
     PERMANENT = "permanent"
@@ -76,8 +78,8 @@ def read_failure(error: FailureError, words: str) -> Failure:
 def _read_timeout(cause: TimeoutError, words: str) -> Failure:
     if cause.type == TimeoutType.SCHEDULE_TO_START:
         # Without an inner cause no try was ever picked up; with one, an earlier try did run.
-        kind = FailureKind.NOT_PICKED_UP if cause.cause is None else FailureKind.AWAY
+        kind = FailureKind.NOT_PICKED_UP if cause.cause is None else FailureKind.SILENT
         return Failure(kind, "the host's worker does not take up work")
     if cause.type == TimeoutType.HEARTBEAT:
-        return Failure(FailureKind.AWAY, f"the host's worker went silent during the step '{words}'")
+        return Failure(FailureKind.SILENT, f"the host's worker went silent during the step '{words}'")
     return Failure(FailureKind.FAILED, f"the step '{words}' did not end in time; it will be tried again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -21,7 +22,7 @@ from model.step import WORDS, StepKind
 from model.temporal import LOOK_AGAIN, bulk_queue, host_queue
 from workflows import policies
 from workflows.failures import Failure, FailureKind, read_failure
-from workflows.store_calls import StoreCalls
+from workflows.store_calls import StoreAway, StoreCalls
 
 HostMethod = Callable[[Any, HostOrder], Awaitable[View]]
 
@@ -58,6 +59,10 @@ class HostSteps(StoreCalls):
     def pass_number(self) -> int:
         return self.row.status.pass_number
 
+    @property
+    def ref(self) -> PassRef:
+        return PassRef(vm_id=self.vm_id, pass_number=self.pass_number)
+
     async def look(self) -> None:
         """Look at the VM on its host; the fence that this raises stops whatever an older pass still does there."""
         await self.host(VmActivities.find_vm, policies.LOOK, "looking at the host")
@@ -79,29 +84,37 @@ class HostSteps(StoreCalls):
         config["summary"] = summary
         order = self._order(state.instance_id)
         handle: workflow.ActivityHandle[View] = workflow.start_activity_method(cast("Any", method), order, **config)
-        await self._await_or_supersede(handle)
+        cut_off = await self._await_or_supersede(handle)
         try:
             self.view = await handle
         except FailureError as error:
-            raise StepEnded(read_failure(error, summary)) from None
+            # How a step ends that this pass cut off says nothing of the VM, be it a permanent error (L-C5).
+            failure = Failure(FailureKind.CANCELLED, "") if cut_off else read_failure(error, summary)
+            raise StepEnded(failure) from None
 
-    async def _await_or_supersede(self, handle: workflow.ActivityHandle[View]) -> None:
-        """While the step runs, read the row at each poke; cancel the step if a newer wish makes it pointless."""
+    async def _await_or_supersede(self, handle: workflow.ActivityHandle[View]) -> bool:
+        """While the step runs, read the row at each poke; cancel the step if a newer wish makes it pointless.
+
+        Say whether it was cut off so.
+        """
+        cut_off = False
         digest = self.row.desired.input_digest
         while not handle.done():
             await workflow.wait_condition(lambda: self.poked or self.over_time or handle.done())
             if self.over_time:
                 handle.cancel()
-                return
+                return True
             if handle.done():
-                return
+                return cut_off
             self.poked = False
-            row = await self.store(PassActivities.read_vm, PassRef(vm_id=self.vm_id, pass_number=self.pass_number))
+            row = await self.store(PassActivities.read_vm, self.ref)
             if row is None:
                 continue
             self.row = row
             if not row.owner or supersedes(row, self.current, digest):
                 handle.cancel()
+                cut_off = True
+        return cut_off
 
     def _order(self, instance_id: str) -> HostOrder:
         row, desired = self.row, self.row.desired
@@ -127,7 +140,24 @@ class HostSteps(StoreCalls):
             undo_of=desired.undo_of,
             disk_gib=desired.disk_gib,
             stop_timeout_seconds=row.stop_timeout_seconds,
+            setbacks=_number_of_setback(self.view),
         )
+
+    async def keep(self, over: asyncio.Event) -> None:
+        """Renew the claim while the pass works, and say when its time or its claim is over.
+
+        A cancel is lost where the store answers at that moment: `over` stays, so that nothing is begun after the pass.
+        """
+        over_at = workflow.now() + policies.PASS_TIMEOUT
+        while workflow.now() < over_at and not over.is_set():
+            await workflow.sleep(policies.RENEW_CLAIM_EVERY, summary="renew the claim")
+            if self.claimed:
+                try:
+                    await self.store(PassActivities.renew_claim, self.ref)
+                except StoreAway:
+                    break  # the claim has lapsed: a step that goes on would be nobody's
+        if not over.is_set():
+            self.over_time = True
 
     async def wait_inside(self, limit: timedelta, summary: str) -> None:
         """Wait on a durable timer, or until somebody pokes."""
@@ -139,3 +169,10 @@ class HostSteps(StoreCalls):
             )
         except TimeoutError:
             return
+
+
+def _number_of_setback(view: View | None) -> int | None:
+    """Return the number of the last setback that the pass has seen; None before it has looked."""
+    if view is None:
+        return None
+    return view.observed.setback.number if view.observed.setback else 0

@@ -22,7 +22,6 @@ from model.passes import (
     Finish,
     GiveBack,
     Outcome,
-    PassRef,
     PassResult,
     PassStart,
     PassType,
@@ -71,7 +70,7 @@ class Pass(HostSteps):
         self._end = None
         self.over_time = False
         over = asyncio.Event()
-        keeping = asyncio.create_task(self._keep(over))
+        keeping = asyncio.create_task(self.keep(over))
         try:
             return await self._loop()
         except StoreAway:
@@ -102,7 +101,7 @@ class Pass(HostSteps):
 
     async def _hand_over(self) -> None:
         """Another type of pass is called for: tell the row what this one completed, then go on as that one."""
-        record = self._seen().record
+        record = self.seen().record
         if self.type == "CreateVm" and record is not None and record.boot_id is not None:
             outcome = Outcome(
                 **self.ref.model_dump(), step=self.step_number, phase=Phase.READY, completed=True, view=self.view
@@ -147,9 +146,9 @@ class Pass(HostSteps):
             if failure is not None:
                 await self._after(StepKind.WAIT, failure)
                 return None
-        return next_step(self.row, self._seen(), self._done)
+        return next_step(self.row, self.seen(), self._done)
 
-    def _seen(self) -> View:
+    def seen(self) -> View:
         assert self.view is not None, "a step is decided only after a look"  # noqa: S101
         return self.view
 
@@ -164,7 +163,7 @@ class Pass(HostSteps):
         self.take(await self.store(PassActivities.begin_step, note))
         if self._end is not None or not self.row.owner:
             return
-        if next_step(self.row, self._seen(), self._done).kind is not step.kind:
+        if next_step(self.row, self.seen(), self._done).kind is not step.kind:
             return
         self._show(note.phase, f"{step.words}: {step.reason}")
         self.current = step.kind
@@ -192,15 +191,15 @@ class Pass(HostSteps):
                 await self._claim()
             elif failure.kind is FailureKind.MOVED_ON:
                 await self._finish("superseded", self.row.now + policies.INSIDE_WAIT_LIMIT, wake)
-            else:
+            elif self.row.owner:
                 self.take(await self.store(PassActivities.read_vm, self.ref))
+            # Else it is claimed anew: read by the number that it has now, the row would seem to be this pass's own.
             return
         verdict = after_failure(
             self.row, kind, failure, now=workflow.now(), jitter=workflow.random().uniform(0.75, 1.25)
         )
         if verdict.give_back:
-            request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number, counted=verdict.counted)
-            self.take(await self.store(PassActivities.give_back_attempt, request))
+            await self._give_back(kind, counted=verdict.counted, host_died=verdict.host_died)
         outcome = Outcome(vm_id=self.vm_id, pass_number=self.pass_number, step=self.step_number, **verdict.fields)
         # A boot ends only the errors before it (L-V6).
         self.booted = self.booted and not outcome.write_error
@@ -212,9 +211,8 @@ class Pass(HostSteps):
         """A step keeps its place, or what it needs is on its way: end; whoever brings it wakes the row."""
         wake = self.row.wake
         if self.row.status.attempt_pass == self.pass_number:
-            request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number)
-            self.take(await self.store(PassActivities.give_back_attempt, request))
-        view = self._seen().model_copy(update={"waiting": None})
+            await self._give_back(self.current, counted=False)
+        view = self.seen().model_copy(update={"waiting": None})
         outcome = Outcome(
             vm_id=self.vm_id,
             pass_number=self.pass_number,
@@ -230,7 +228,7 @@ class Pass(HostSteps):
     async def _rest(self, step: Step) -> None:
         """Nothing can be done now: write what was found; wait inside if it is short, else end."""
         wake = self.row.wake
-        outcome = ending(self.row, step, self._seen(), self.ref, self.step_number, booted=self.booted)
+        outcome = ending(self.row, step, self.seen(), self.ref, self.step_number, booted=self.booted)
         if outcome is not None:
             self.take(await self.store(PassActivities.write_outcome, outcome))
             if self._end is not None or not self.row.owner:
@@ -270,27 +268,15 @@ class Pass(HostSteps):
     async def _end_over_time(self) -> None:
         """The pass's time is over: give back its attempt and let the sweep start another at once."""
         if self.row.status.attempt_pass == self.pass_number:
-            request = GiveBack(vm_id=self.vm_id, pass_number=self.pass_number, counted=True)
-            await self.store(PassActivities.give_back_attempt, request)
+            await self._give_back(self.current, counted=True)
         finish = Finish(**self.ref.model_dump(), wake=self.row.wake, due_at=workflow.now(), result="waiting")
         await self.store(PassActivities.finish_pass, finish)
         self._end = PassEnd(result="waiting", pass_number=self.pass_number)
 
-    async def _keep(self, over: asyncio.Event) -> None:
-        """Renew the claim while the pass works, and say when its time or its claim is over.
-
-        A cancel is lost where the store answers at that moment: `over` stays, so that nothing is begun after the pass.
-        """
-        over_at = workflow.now() + policies.PASS_TIMEOUT
-        while workflow.now() < over_at and not over.is_set():
-            await workflow.sleep(policies.RENEW_CLAIM_EVERY, summary="renew the claim")
-            if self.claimed:
-                try:
-                    await self.store(PassActivities.renew_claim, self.ref)
-                except StoreAway:
-                    break  # the claim has lapsed: a step that goes on would be nobody's
-        if not over.is_set():
-            self.over_time = True
+    async def _give_back(self, kind: StepKind, *, counted: bool, host_died: bool = False) -> None:
+        """Give back the attempt that ended in a step of this kind through no fault of the VM (L-C5)."""
+        request = GiveBack(**self.ref.model_dump(), counted=counted, step=kind, host_died=host_died)
+        self.take(await self.store(PassActivities.give_back_attempt, request))
 
     def take(self, row: Row | None) -> None:
         """Keep the newest read of the row; without a row the VM is gone."""
@@ -299,10 +285,6 @@ class Pass(HostSteps):
         else:
             self.row = row
             self.claimed = True
-
-    @property
-    def ref(self) -> PassRef:
-        return PassRef(vm_id=self.vm_id, pass_number=self.pass_number)
 
     def end_as_gone(self) -> None:
         """The row is no more: there is nothing left to write to."""

@@ -16,7 +16,7 @@ class MakingPass(Pass):
 
     async def take_over(self) -> None:
         """The fleet was restored: the row's counters follow those of the host's record (L-N5)."""
-        record = self._seen().record
+        record = self.seen().record
         if record is not None:
             request = TakeOver(
                 **self.ref.model_dump(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from model.decide import pass_type_of
+from model.decide.refund import count_refund, why_no_more
 from model.passes import Outcome, PassRef
 from model.record import View
 from model.row import Row
@@ -15,11 +16,13 @@ from model.vm import Phase
 from model.waiting import Waiting
 from workflows import policies
 from workflows.failures import Failure, FailureKind
+from workflows.setbacks import after_setbacks
 
 IMAGE_PATIENCE = timedelta(minutes=15)
 LOOK_ANYWAY = timedelta(seconds=60)
 
 _RESTING = {"phase": Phase.FAILED, "resting": True, "waits": Waiting.CREATE_RESTS}
+_USED = {"attempt_used": True}
 _MAKING = frozenset({StepKind.PREPARE, StepKind.SET_ASIDE, StepKind.FETCH_IMAGE, StepKind.MAKE_DISK})
 _DESTROYING = frozenset(
     {
@@ -54,6 +57,7 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
                 "observed_generation": row.desired.generation,
                 "completed": True,
                 "write_error": booted or first,
+                **after_setbacks(row, view.observed),
             }
         )
     if step.kind is StepKind.REST:
@@ -61,6 +65,8 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
         if step.waits is Waiting.CORRUPT_COUNTERS:
             told = step.reason
         rest: dict[str, object] = {"phase": Phase.FAILED, "write_error": told is not None, "error": told}
+        if step.waits is Waiting.CREATE_RESTS:
+            rest["resting"] = True
         if view.record is None:
             # Without a record nobody can tell whose process or disk a host holds (L-V9).
             unknown = view.observed.model_copy(update={"power_state": None})
@@ -83,6 +89,7 @@ class Verdict:
     fields: dict[str, Any]
     give_back: bool = False
     counted: bool = False
+    host_died: bool = False
     ends: bool = True
     rests: bool = False
     due_at: datetime | None = field(default=None)
@@ -90,6 +97,20 @@ class Verdict:
 
 def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, jitter: float) -> Verdict:
     """Decide what a failed step means: for the VM's error and attempts, and for when to try again."""
+    verdict = _after_failure(row, kind, failure, now=now, jitter=jitter)
+    if not (verdict.give_back and verdict.counted):
+        return verdict
+    died = failure.kind in (FailureKind.NOT_PICKED_UP, FailureKind.SILENT)
+    status = row.status
+    why = why_no_more(*count_refund(status.refunds, status.step_refunds, kind, host_died=died))
+    if why is None:
+        return replace(verdict, host_died=died)
+    error = f"{why}; the last time: {failure.text}"
+    fields = {**verdict.fields, **_RESTING, "write_error": True, "error": error}
+    return replace(verdict, host_died=died, fields=fields, rests=True, due_at=None)
+
+
+def _after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, jitter: float) -> Verdict:
     attempted = row.status.attempt_pass == row.status.pass_number
     phase = row.status.phase
     told = {"phase": phase, "write_error": True, "error": failure.text}
@@ -102,7 +123,7 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.BELOW_FLOOR:
         fields = {**told, "phase": Phase.FAILED, "waits": Waiting.HOST_BELOW_FLOOR}
-        return Verdict(fields, give_back=attempted, due_at=now + LOOK_ANYWAY)
+        return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.UNKNOWN_THERE:
         words = "waiting for the host's worker to be upgraded"
         fields = {"phase": phase, "words": words, "waits": Waiting.HOST_OUTDATED}
@@ -111,19 +132,20 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
         # No time to look again: whoever hears that the host has room wakes the row.
         fields = {**told, "phase": Phase.FAILED, "words": "waiting for room on the host", "waits": Waiting.REFUSED}
         return Verdict(fields, give_back=attempted)
-    if failure.kind is FailureKind.AWAY and kind is StepKind.WAIT:
+    away = failure.kind in (FailureKind.AWAY, FailureKind.SILENT)
+    if away and kind is StepKind.WAIT:
         # A look that did not come about, as on a host that is busy, says nothing of the VM: no error, no longer pause.
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
         fields = {"phase": phase, "words": "waiting for the host to answer", "waits": Waiting.HOST_BUSY}
         return Verdict(fields, due_at=now + pause)
-    if failure.kind is FailureKind.AWAY:
+    if away:
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
         fields = {**told, "failures": row.status.failures + 1, "waits": Waiting.HOST_BUSY}
         return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + pause)
     if pass_type_of(row) != "CreateVm":
         return _after_failed_step(row, told, now=now, jitter=jitter)
     if failure.kind is FailureKind.PERMANENT:
-        return Verdict({**told, **_RESTING}, ends=True, rests=True)
+        return Verdict({**told, **_RESTING, **_USED}, rests=True)
     if failure.kind is FailureKind.IMAGE_UNREACHABLE:
         since = row.status.unreachable_since or now
         if now - since < IMAGE_PATIENCE:
@@ -136,9 +158,9 @@ def after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime, 
 def _after_failed_attempt(row: Row, told: dict[str, Any], *, now: datetime, jitter: float) -> Verdict:
     """L-C4: the attempt is used up; the last one leaves the VM failed and resting."""
     if row.status.create_attempts >= row.max_create_attempts:
-        return Verdict({**told, **_RESTING}, rests=True)
+        return Verdict({**told, **_RESTING, **_USED}, rests=True)
     retry_at = now + policies.pause_after_attempt(row.status.create_attempts) * jitter
-    fields = {**told, "phase": Phase.CREATING, "retry_at": retry_at, "waits": Waiting.ATTEMPT_PAUSE}
+    fields = {**told, **_USED, "phase": Phase.CREATING, "retry_at": retry_at, "waits": Waiting.ATTEMPT_PAUSE}
     return Verdict(fields, due_at=retry_at)
 
 

@@ -1,4 +1,4 @@
-"""Why a guest's process ended, recorded once and before anything is done about it (L-V4)."""
+"""Why a guest's process ended, or stands still: recorded once and before anything is done about it (L-V4, L-V11)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from drivers.host.parts import Parts
 from drivers.hypervisor import GuestState
 from drivers.stored import StoredStatus
+from model.process import ProcessRecord
+from model.record import Setback
 from model.text import clean_text
 from model.vm import LastExit
 
@@ -32,11 +34,32 @@ async def note_exit(
     def change(now: StoredStatus) -> StoredStatus:
         if now.process != process or now.exit_of == process:
             return now
-        wanted = now.record.stop_intended or now.record.quarantined_at is not None
-        turned_off = state.ended == TURNED_OFF and not wanted and now.record.boot_id is not None
-        return now.model_copy(update={"exit_of": process, "last_exit": seen, "turned_off": turned_off})
+        by_itself = seen.by in ("guest", "hypervisor") and now.started_at is not None
+        told: dict[str, object] = {"exit_of": process, "last_exit": seen, "stalled": False}
+        if by_itself:
+            told |= {"setback": _next(now, process), "turned_off": state.ended == TURNED_OFF}
+        return now.model_copy(update=told)
 
     return await parts.records.update(status.vm_id, change, guard)
+
+
+async def note_stall(parts: Parts, status: StoredStatus, state: GuestState, guard: Callable[[], None]) -> StoredStatus:
+    """Record that its hypervisor has paused the guest, once, or that it runs again; return the status as it is then."""
+    process = status.process
+    stalled = state.paused_by_hypervisor is not None
+    if process is None or state.process != process or state.power is None or status.stalled == stalled:
+        return status
+
+    def change(now: StoredStatus) -> StoredStatus:
+        if now.process != process or now.stalled == stalled:
+            return now
+        return now.model_copy(update={"stalled": stalled, "setback": _next(now, process) if stalled else now.setback})
+
+    return await parts.records.update(status.vm_id, change, guard)
+
+
+def _next(status: StoredStatus, process: ProcessRecord) -> Setback:
+    return Setback(number=status.setback.number + 1 if status.setback else 1, process=process)
 
 
 def explain(parts: Parts, status: StoredStatus, state: GuestState, *, stopped: str = STOPPED) -> LastExit:

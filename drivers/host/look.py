@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from drivers.host.exits import note_exit
+from drivers.host.exits import note_exit, note_stall
 from drivers.host.parts import Parts
 from drivers.hypervisor import GuestState
 from drivers.records import Entry, find_owners
+from drivers.stored import StoredStatus
 from model.errors import HostlerError
 from model.ids import mac_address
 from model.process import ProcessRecord
@@ -54,6 +56,7 @@ class Looker:
         state = await self._parts.hypervisor.find(self._parts.guest(config, status), status.process if status else None)
         if status is not None:
             status = await note_exit(self._parts, status, state, guard)
+            await note_stall(self._parts, status, state, guard)
         return Sight(await self._describe(entry, state), state)
 
     async def _describe(self, entry: Entry, state: GuestState) -> Observed:
@@ -73,8 +76,8 @@ class Looker:
             address=str(config.allocation.address) if config else None,
             ssh_host_key=config.host_key.public if config else None,
             certificate_serial=config.host_certificate.serial if config and config.host_certificate else None,
-            last_exit=stored.last_exit if stored else None,
-            restart_count=stored.restart_count if stored else 0,
+            cause_remains=state.cause_remains,
+            **_told(stored),
             seen_at=datetime.now(UTC),
         )
 
@@ -126,10 +129,20 @@ class Looker:
         return (owners & set(self._parts.names.users)) - others
 
 
+def _told(status: StoredStatus | None) -> dict[str, Any]:
+    """What the record says of the guest's last process, beside what is seen."""
+    if status is None:
+        return {}
+    names = ("last_exit", "setback", "started_at", "started_for", "restart_count")
+    turned_off = status.turned_off and status.record.boot_id is not None
+    return {name: getattr(status, name) for name in names} | {"turned_off": turned_off}
+
+
 def differs(record: Record | None, seen: Observed) -> bool:
     """Say whether what is seen is not what the record says should be: then a pass is asked for (L-G1, L-V1).
 
-    Not for a create under way, whose pass looks itself, and never because nobody can tell (case B2).
+    Not for a create under way, whose pass looks itself, and never because nobody can tell (case B2), nor while what
+    makes the hypervisor pause the guest surely remains (L-V11).
     """
     if record is None or record.boot_id is None or seen.power_state is None:
         return False
@@ -138,5 +151,5 @@ def differs(record: Record | None, seen: Observed) -> bool:
     return (
         seen.power_state is PowerState.STOPPED
         or record.boot_id != seen.boot_id
-        or seen.paused_by_hypervisor is not None
+        or (seen.paused_by_hypervisor is not None and not seen.cause_remains)
     )

@@ -60,6 +60,7 @@ class PowerSteps:
             self._parts.boot_slots.release(vm_id)
         else:
             await note_exit(self._parts, status, state, job.guard)
+            self._check_wanted(order)
             await self._ending.kill(job, vm_id)
             await self._start(job, order)
         await self._change(job, vm_id, lambda s: self._booted(s, order))
@@ -68,6 +69,8 @@ class PowerSteps:
     def _check_wanted(self, order: HostOrder) -> StoredStatus:
         status = self._parts.records.status(order.vm_id)
         record = status.record
+        if order.setbacks is not None and order.setbacks < (status.setback.number if status.setback else 0):
+            raise Superseded("the guest has ended by itself since the pass looked: that is counted first")
         if record.quarantined_at is not None:
             raise Superseded("the VM is in quarantine on its host: it must be taken out before it is booted")
         if is_making(record):
@@ -89,9 +92,8 @@ class PowerSteps:
             again = int(status.record.boot_id is not None and status.process is not None)
 
             def change(now: StoredStatus) -> StoredStatus:
-                return now.model_copy(
-                    update={"process": named, "turned_off": False, "restart_count": now.restart_count + again}
-                )
+                begun = {"process": named, "turned_off": False, "stalled": False, **_started(order)}
+                return now.model_copy(update={**begun, "restart_count": now.restart_count + again})
 
             await parts.records.update(vm_id, change, job.guard)
 
@@ -99,6 +101,10 @@ class PowerSteps:
         try:
             job.guard()
             await self._launch(config, status, tap, record)
+        except StepFailed:
+            # A boot that failed is no end of a guest (L-V5): it is paced and told as the failed step.
+            await self._change(job, vm_id, lambda s: s.model_copy(update={"started_at": None}))
+            raise
         finally:
             os.close(tap)
 
@@ -108,23 +114,25 @@ class PowerSteps:
 
     def _booted(self, status: StoredStatus, order: HostOrder) -> StoredStatus:
         record = status.record
+        if status.started_at is None:
+            status = status.model_copy(update=_started(order))
         if record.boot_id is None:
             create = attempt_of(record, order).model_copy(update={"booted": True})
             return _recorded(status, create=create, stop_intended=False)
         return _recorded(status, boot_id=self._parts.boot_id(), stop_intended=False)
 
     async def pause(self, job: Job, order: HostOrder) -> None:
-        await self._turn(job, order.vm_id, "paused")
+        await self._turn(job, order, "paused")
 
     async def resume(self, job: Job, order: HostOrder) -> None:
-        await self._turn(job, order.vm_id, "running")
+        await self._turn(job, order, "running")
 
-    async def _turn(self, job: Job, vm_id: str, wanted: str) -> None:
+    async def _turn(self, job: Job, order: HostOrder, wanted: str) -> None:
         """Pause or resume a guest; that it is so already is as good."""
         async with job.locked():
-            status = self._parts.records.status(vm_id)
-            guest = self._parts.guest(self._parts.records.config(vm_id), status)
-            state = await self._find(vm_id)
+            status = self._parts.records.status(order.vm_id)
+            guest = self._parts.guest(self._parts.records.config(order.vm_id), status)
+            state = await self._find(order.vm_id)
             if state.process is None or state.process != status.process or state.ended is not None:
                 raise StepFailed(f"the guest is not running: it cannot be made {wanted}")
             if state.power == wanted:
@@ -133,6 +141,10 @@ class PowerSteps:
             if wanted == "paused":
                 await self._parts.hypervisor.pause(guest, state.process)
             else:
+                if state.paused_by_hypervisor is not None:
+                    # If it is paused again, that is another time (L-V11).
+                    again = {"stalled": False, "started_at": datetime.now(UTC)}
+                    await self._change(job, order.vm_id, lambda s: s.model_copy(update=again))
                 await self._parts.hypervisor.resume(guest, state.process)
 
     async def stop(self, job: Job, order: HostOrder) -> None:
@@ -207,6 +219,10 @@ class PowerSteps:
 
     async def _change(self, job: Job, vm_id: str, change: Change) -> StoredStatus:
         return await self._parts.records.update(vm_id, change, job.guard)
+
+
+def _started(order: HostOrder) -> dict[str, object]:
+    return {"started_at": datetime.now(UTC), "started_for": order.generation + order.restart_generation}
 
 
 def _recorded(status: StoredStatus, **changed: object) -> StoredStatus:

@@ -120,7 +120,9 @@ class PrepareSteps:
         )
         fresh = StoredStatus(vm_id=order.vm_id, record=record, revision=self._parts.seen.last(order.vm_id).revision)
         if old is not None:
-            fresh = old.model_copy(update={"record": record, "images": None, "turned_off": False})
+            # What an earlier attempt booted is ended now: that befalls no guest.
+            over = {"turned_off": False, "started_at": None, "stalled": False}
+            fresh = old.model_copy(update={"record": record, "images": None, **over})
         await self._parts.records.begin(fresh, job.guard)
 
     async def record_config(self, job: Job, wanted: VmInput, entry: Entry | None) -> StoredConfig:

@@ -151,6 +151,8 @@ def _begun(status: StoredStatus, order: HostOrder, turn: _Turn) -> StoredStatus:
             "exit_of": None,
             "last_exit": None,
             "turned_off": False,
+            "started_at": None,
+            "stalled": False,
             "restart_count": 0,
         }
     )

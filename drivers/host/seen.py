@@ -135,7 +135,7 @@ def describe(entry: Entry | None, vm_id: str, observed: Observed, *, look: bool)
         quarantined_at=status.record.quarantined_at if status else None,
         unreadable=entry.unreadable if entry else None,
         look=look,
-        guest_stopped_itself=look and status is not None and status.turned_off,
+        guest_stopped_itself=observed.turned_off,
     )
 
 

@@ -25,6 +25,8 @@ from model.record import Observed
 SLOW_SECONDS = 60.0
 KEEP_SECONDS = 60.0
 PROBE_SECONDS = 10.0
+CAUSE_SECONDS = 10.0
+"""How often a guest is looked at whose hypervisor paused it for what is still there."""
 TIDY_SECONDS = 3600.0
 BUSY_LOOK_SECONDS = 0.5
 LIFE_SECONDS = 30.0
@@ -129,6 +131,8 @@ class Watch:
                 return
             if observed.process is not None:
                 self.follow(vm_id)
+            if observed.cause_remains:
+                self._due[vm_id] = time.monotonic() + CAUSE_SECONDS
             if not observed.network:
                 await self._attempt(f"repair the network of VM {vm_id}", self._repair_network(vm_id, observed))
             return

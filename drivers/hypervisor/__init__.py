@@ -66,12 +66,14 @@ class GuestState(Frozen):
 
     power: None when it cannot be told. ended: why the guest ended (`guest-shutdown`, `process-gone`), else None; with
     `guest-shutdown` its process is still there until `end`. paused_by_hypervisor: the hypervisor's reason (`io-error`,
-    `guest-panic`, `internal-error`), which is no user's pause (L-V11). process: the live process that was found.
+    `no-space`, `guest-panic`, `internal-error`), which is no user's pause (L-V11). cause_remains: what it was paused
+    for is surely still there. process: the live process that was found.
     """
 
     power: Power | None
     ended: str | None = None
     paused_by_hypervisor: str | None = None
+    cause_remains: bool = False
     process: ProcessRecord | None = None
     detail: str = ""
 

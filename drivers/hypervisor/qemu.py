@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from drivers.hypervisor.guest_files import opened_files
 from drivers.hypervisor.monitor import Monitor
 from drivers.hypervisor.qemu_arguments import TRANSLATION_CACHE_MIB, build_arguments
 from drivers.hypervisor.qemu_probe import find_availability, find_kvm_groups
-from drivers.hypervisor.qemu_state import Seen, read_state
+from drivers.hypervisor.qemu_state import NO_SPACE, Seen, read_state
 from drivers.hypervisor.words import LastWords
 from drivers.names import HostNames
 from drivers.processes import find_processes_of, find_start_time, kill_processes, may_raise_limits
@@ -30,6 +31,9 @@ OVERHEAD_MIB = 192
 
 PROCESS_LIMIT = 160
 """Threads: one per vCPU, and up to 64 for disks."""
+
+LEAST_ROOM_BYTES = 4 * MIB
+"""With less, a guest that was paused for want of room is not tried again."""
 
 BOOT_SECONDS = 45.0
 QUIT_SECONDS = 3.0
@@ -114,9 +118,12 @@ class Qemu:
             return read_state(None, None, recorded=process is not None, detail=said)
         try:
             status = await self._monitor(guest).find_status()
+            if status == "io-error" and lacks_space(await self._monitor(guest).execute("query-block")):
+                status = NO_SPACE
         except StepFailed as error:
             return read_state(live, None, recorded=recorded, detail=str(error))
-        return read_state(live, status, recorded=recorded)
+        remains = status == NO_SPACE and await asyncio.to_thread(is_full, guest.disk.parent)
+        return read_state(live, status, recorded=recorded, cause_remains=remains)
 
     async def pause(self, guest: Guest, process: ProcessRecord) -> None:
         await self._ask(guest, process, "stop")
@@ -262,6 +269,23 @@ def find_process_limits(guest: Guest) -> dict[str, int]:
 def find_file_limit(disk_bytes: int) -> int:
     """Find how large a file of the guest may become: the disk, its tables, and some room for their order."""
     return disk_bytes + disk_bytes // 512 + 64 * MIB
+
+
+def lacks_space(blocks: object) -> bool:
+    """Say whether a disk in the answer to query-block was paused for want of room."""
+    found = cast("list[object]", blocks) if isinstance(blocks, list) else []
+    return any(
+        isinstance(disk, dict) and cast("dict[str, object]", disk).get("io-status") == "nospace" for disk in found
+    )
+
+
+def is_full(folder: Path) -> bool:
+    """Say whether a guest's disk surely cannot grow; where nobody can tell, it may."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < LEAST_ROOM_BYTES
 
 
 def find_virtual_size(nodes: object, name: str) -> int:

@@ -9,8 +9,11 @@ from model.process import ProcessRecord
 
 RUNNING = frozenset({"running", "prelaunch", "colo"})
 PAUSED = frozenset({"paused", "suspended", "save-vm", "restore-vm", "inmigrate", "finish-migrate", "postmigrate"})
+NO_SPACE = "no-space"
+"""No run state of QEMU's: `io-error` on a disk for which there was no room."""
 PAUSED_BY_HYPERVISOR = {
     "io-error": "io-error",
+    NO_SPACE: NO_SPACE,
     "guest-panicked": "guest-panic",
     "internal-error": "internal-error",
     "watchdog": "watchdog",
@@ -42,7 +45,9 @@ def paused(state: GuestState) -> tuple[Power | None, str | None]:
     return state.power, state.paused_by_hypervisor
 
 
-def read_state(process: ProcessRecord | None, status: str | None, *, recorded: bool, detail: str = "") -> Seen:
+def read_state(
+    process: ProcessRecord | None, status: str | None, *, recorded: bool, detail: str = "", cause_remains: bool = False
+) -> Seen:
     """Tell a guest's state from its live process (None: there is none), and QEMU's run state (None: no answer).
 
     recorded: the live process is the recorded one, or, when there is none, one had been recorded.
@@ -68,6 +73,7 @@ def read_state(process: ProcessRecord | None, status: str | None, *, recorded: b
             power=power,
             ended=ENDED.get(status or ""),
             paused_by_hypervisor=PAUSED_BY_HYPERVISOR.get(status or ""),
+            cause_remains=cause_remains,
             process=process,
             detail=detail,
         )

@@ -8,14 +8,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from drivers.hypervisor import SIMULATED, Availability, Guest, GuestEvent, GuestState
-from drivers.hypervisor.qemu_state import Seen, read_state
+from drivers.hypervisor.qemu_state import NO_SPACE, Seen, read_state
 from drivers.names import HostNames
-from drivers.simulated import Controls, Simulation, read_disk, write_disk
+from drivers.simulated import Controls, Simulation, What, read_disk, write_disk
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord
 
 LOOK_SECONDS = 0.2
 END_LOOK_SECONDS = 0.02
+PAUSES: dict[str, What] = {
+    "io-error": "io-error",
+    NO_SPACE: "no-space",
+    "guest-panic": "panic",
+    "internal-error": "internal-error",
+}
+"""What pauses a guest, by the hypervisor's reason."""
 
 
 class Simulated:
@@ -80,7 +87,8 @@ class Simulated:
         live = (mine or left)[0]
         if not self._simulation.controls(guest.vm_id).answers:
             return read_state(live.record, None, recorded=bool(mine), detail="the simulated guest does not answer")
-        return read_state(live.record, live.status, recorded=bool(mine))
+        remains = live.status == NO_SPACE and self._simulation.controls(guest.vm_id).pause_stays
+        return read_state(live.record, live.status, recorded=bool(mine), cause_remains=remains)
 
     async def pause(self, guest: Guest, process: ProcessRecord) -> None:
         await self._ask("pause", guest, process)
@@ -89,7 +97,7 @@ class Simulated:
         paused_by = self._see(guest, process).state.paused_by_hypervisor
         await self._ask("resume", guest, process)
         if paused_by is not None and self._simulation.controls(guest.vm_id).pause_stays:
-            self._simulation.cause(guest.vm_id, "panic" if paused_by == "guest-panic" else "io-error")
+            self._simulation.cause(guest.vm_id, PAUSES[paused_by])
 
     async def ask_to_stop(self, guest: Guest, process: ProcessRecord) -> None:
         deaf = self._simulation.controls(guest.vm_id).ignores_power_button

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
+from model.decide.setback import next_of_ended, next_of_stalled, steady_at
 from model.record import Observed, Record
 from model.row import Row
 from model.step import Step, StepKind
@@ -58,7 +59,13 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     wanted = (row.epoch, desired.generation, desired.spec_generation, desired.restart_generation)
     if _applied(record) != wanted:
         return Step(kind=StepKind.APPLY, reason="everything that is wanted has been done")
-    return Step(kind=StepKind.SETTLED, reason="what is wanted is what is there", until=kept_until(row, record))
+    return Step(
+        kind=StepKind.SETTLED, reason="what is wanted is what is there", until=_look_again_at(row, record, seen)
+    )
+
+
+def _look_again_at(row: Row, record: Record, seen: Observed) -> datetime | None:
+    return min((at for at in (kept_until(row, record), steady_at(row, seen)) if at is not None), default=None)
 
 
 def _next_of_silent(row: Row, record: Record, seen: Observed) -> Step:
@@ -112,10 +119,10 @@ def _next_of_up(row: Row, record: Record, seen: Observed) -> Step | None:
     could say so: its boot is finished (L-G4).
     """
     if seen.power_state is PowerState.STOPPED or record.boot_id != seen.boot_id:
-        return Step(kind=StepKind.BOOT, reason=_why_boot(record, seen))
-    restart = _next_of_restart(row, record, seen)
-    if restart is not None:
-        return restart
+        return next_of_ended(row, record, seen) or Step(kind=StepKind.BOOT, reason=_why_boot(record, seen))
+    first = _next_of_restart(row, record, seen) or next_of_stalled(row, seen)
+    if first is not None:
+        return first
     if row.desired.power_state is PowerState.PAUSED and seen.power_state is PowerState.RUNNING:
         return Step(kind=StepKind.PAUSE, reason="the VM is wanted paused")
     if row.desired.power_state is PowerState.RUNNING and seen.power_state is PowerState.PAUSED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from model.decide.refund import why_no_more
 from model.record import CreateProgress, Observed, View
 from model.row import Row
 from model.step import Step, StepKind
@@ -29,6 +30,9 @@ def next_of_create(row: Row, view: View) -> Step:
             reason="creating ended with an error that trying again does not cure",
             waits=Waiting.CREATE_RESTS,
         )
+    exhausted = None if again else why_no_more(status.refunds, status.step_refunds)
+    if exhausted is not None and status.attempt_pass != status.pass_number:
+        return Step(kind=StepKind.REST, reason=exhausted, waits=Waiting.CREATE_RESTS)
     if again and status.retry_at is not None and status.retry_at > row.now:
         return Step(
             kind=StepKind.WAIT,

@@ -12,7 +12,7 @@ import pytest
 from drivers.hypervisor.choice import Hypervisors
 from drivers.hypervisor.simulated import Simulated
 from drivers.simulated import LOWEST_PID, Inventory, Simulation
-from model.errors import Permanent, StepFailed
+from model.errors import Permanent, StepFailed, Superseded
 from model.record import View
 from model.vm import PowerState
 from tests.fixtures.host import HostWorld, make_row
@@ -181,6 +181,69 @@ async def test_a_cause_that_stays_pauses_a_resumed_guest_again(world: HostWorld)
     view = await resumed(world)
     assert view.observed.paused_by_hypervisor == "io-error"
     world.simulation.control(pause_stays=False)
+    view = await resumed(world)
+    assert (view.observed.power_state, view.observed.paused_by_hypervisor) == (PowerState.RUNNING, None)
+
+
+async def test_what_befalls_a_guest_is_noted_once(world: HostWorld) -> None:
+    """L-V4, L-V11: each end by itself and each pause has the next number, durably, however often it is looked at."""
+    await world.run_pass(make_row("vm1"))
+    numbers: list[int] = []
+    for what in ("crash", "poweroff", "panic", "crash"):
+        world.simulation.cause("vm1", what)
+        for _ in range(2):
+            await world.host.watch.look("vm1")
+        await world.restart()
+        await world.host.watch.look("vm1")
+        setback = world.host.parts.seen.last("vm1").setback
+        assert setback is not None
+        numbers.append(setback.number)
+        await world.run_pass(make_row("vm1", created=True))
+    assert numbers == [1, 2, 3, 4]
+    for wanted in ({"power_state": PowerState.STOPPED}, {}, {"restart_generation": 1}):
+        view = await world.run_pass(make_row("vm1", created=True, **wanted))
+    world.boot_id = "boot-2"
+    view = await world.run_pass(make_row("vm1", created=True, restart_generation=1))
+    assert view.observed.setback.number == 4, "a stop, a restart and a host's reboot befall no guest"
+
+
+async def test_a_guest_is_not_booted_over_what_was_not_counted(world: HostWorld) -> None:
+    """L-V4: the order says what its pass knows; one of an earlier release says nothing, and boots as ever."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.cause("vm1", "crash")
+    row = make_row("vm1", created=True)
+    world.pass_number += 1
+    with pytest.raises(Superseded, match="counted first"):
+        await world.vm.ensure_booted(world.order("vm1", row, 1, setbacks=0))
+    assert found(world).processes == {}
+    view = await world.vm.ensure_booted(world.order("vm1", row, 2))
+    assert view.observed.power_state is PowerState.RUNNING
+
+
+async def test_a_boot_that_failed_is_no_end_of_a_guest(world: HostWorld) -> None:
+    """L-V4, L-V5: it is paced as a failed step, and is not counted a second time."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.cause("vm1", "crash")
+    world.simulation.control(boot_seconds=5, exit_after_seconds=0.05, said="Kernel panic")
+    with pytest.raises(StepFailed, match="ended while it started"):
+        await world.run_pass(make_row("vm1", created=True))
+    await world.host.watch.look("vm1")
+    assert world.host.parts.seen.last("vm1").setback.number == 1
+
+
+async def test_no_room_is_told_as_long_as_there_is_none(world: HostWorld) -> None:
+    """L-V11: it asks for a pass when there is room again, not while there surely is none."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.control(pause_stays=True)
+    world.simulation.cause("vm1", "no-space")
+    await world.host.watch.look("vm1")
+    (report,) = world.host.parts.seen.since(0)
+    assert (report.observed.paused_by_hypervisor, report.observed.cause_remains) == ("no-space", True)
+    assert not report.look
+    world.simulation.control()
+    await world.host.watch.look("vm1")
+    (report,) = world.host.parts.seen.since(0)
+    assert report.look
     view = await resumed(world)
     assert (view.observed.power_state, view.observed.paused_by_hypervisor) == (PowerState.RUNNING, None)
 

@@ -13,7 +13,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from model.record import HostOrder, Refusal, View
+from model.report import HostReport, VmReport
 from model.waiting import Waiting
+from store.audit import list_audit
+from store.host_report import store_report
 from tests.api.conftest import until, vm_body
 from tests.api.test_passes import Running, running
 
@@ -155,6 +158,98 @@ def _silent(view: View) -> View:
     if view.observed.process is None:
         return view
     return view.model_copy(update={"observed": view.observed.model_copy(update={"power_state": None})})
+
+
+@reads(Waiting.GUEST_ENDED)
+async def test_a_guest_that_ended_again(running: Running) -> None:
+    """L-V4: a user's start, although it moves nothing, boots the guest at once."""
+    vm = await create(running)
+    for _ in range(2):
+        running.fleet.host.die(vm["id"])
+        await running.fleet.change(vm["id"], "labels = '{}'")
+        await until(lambda: is_counted(running))
+    assert re.fullmatch(
+        rf"It pauses before its guest, which ended by itself, is booted again, since {T}, until {T}\. Tried: its guest "
+        r"ended or stood still by itself 2 times in a row\. `hostler vm console web-1` may tell why; it goes on by "
+        r"itself, `hostler vm retry web-1` boots it at once\.",
+        await sentence(running, vm["id"], Waiting.GUEST_ENDED),
+    )
+    assert (await running.row(vm["id"]))["setbacks"] == 2
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "running"})
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["power_state"], moved["setbacks"], moved["why"]) == ("running", 0, None)
+
+
+async def is_counted(running: Running) -> bool:
+    """Say whether a pass knows the guest's last setback, and has ended or pauses."""
+    row = await running.world.pool.fetchrow("select setback, claim_until, waiting_for from vms")
+    machine = next(iter(running.fleet.host.machines.values()))
+    known = row is not None and row["setback"] == machine.told["setback"].model_dump(mode="json")
+    return known and (row["claim_until"] is None or row["waiting_for"] is not None)
+
+
+@reads(Waiting.GUEST_UNSTEADY)
+async def test_a_guest_that_ended_too_often(running: Running) -> None:
+    """L-V4: it runs, and is failed until it has run for ten minutes."""
+    vm = await create(running)
+    await running.world.pool.execute("update vms set setbacks = 5, due_at = now()")
+    assert re.fullmatch(
+        rf"It runs again, and counts as failed until its guest has run for ten minutes, since {T}, until {T}\. Tried: "
+        r"its guest ended or stood still by itself 5 times in a row; the last error is: the guest ended or stood still "
+        r"by itself 5 times in a row\. `hostler vm console web-1` may tell why it ended; `hostler vm retry web-1` "
+        r"counts it as well at once\.",
+        await sentence(running, vm["id"], Waiting.GUEST_UNSTEADY),
+    )
+    assert (await running.row(vm["id"]))["phase"] == "failed"
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
+    assert (moved["phase"], moved["last_error"]) == ("ready", None)
+
+
+@reads(Waiting.GUEST_POWEROFF)
+async def test_a_guest_that_turned_itself_off_for_good(running: Running) -> None:
+    """L-V4 with `stop`: not booted before its host's report, and stopped by it, with the guest in the audit trail."""
+    vm = await create(running, on_guest_poweroff="stop")
+    host, pool = running.fleet.host, running.world.pool
+    starts = host.starts
+    host.die(vm["id"], turned_off=True)
+    await running.fleet.poke(vm["id"])
+    assert re.fullmatch(
+        rf"It waits for its host {host.host_id} to report that the guest turned itself off, which stops the VM, since "
+        rf"{T}\. Nothing is needed; `hostler vm restart web-1` boots it instead\.",
+        await sentence(running, vm["id"], Waiting.GUEST_POWEROFF),
+    )
+    seen = host.view(vm["id"]).observed
+    told = VmReport(vm_id=vm["id"], observed=seen, completed=True, guest_stopped_itself=True)
+    fields = {"machine_id": "m", "boot_id": "b", "worker_version": "1", "clock": seen.seen_at, "whole": False}
+    names = tuple(host.names())
+    report = HostReport(number=1, instance_id=host.instance_id, activity_names=names, vms=(told,), **fields)
+    await store_report(pool, host.host_id, report)
+    await running.fleet.poke(vm["id"])
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["power_state"], moved["desired_power_state"], moved["generation"]) == ("stopped", "stopped", 2)
+    assert host.starts == starts
+    assert "guest" in [entry.actor for entry in await list_audit(pool, None, subject=f"vm/{vm['id']}")]
+
+
+@reads(Waiting.GUEST_STALLED)
+async def test_a_guest_that_its_hypervisor_paused(running: Running) -> None:
+    """L-V11: failed with the cause; resumed when that is gone."""
+    vm = await create(running)
+    host = running.fleet.host
+    host.stall(vm["id"], "no-space", remains=True)
+    await running.fleet.poke(vm["id"])
+    assert re.fullmatch(
+        rf"It waits, since the hypervisor paused its guest, since {T}\. Tried: its guest ended or stood still by "
+        r"itself once; the last error is: the hypervisor paused the guest: there is no room left for its disk on the "
+        r"host\. "
+        rf"Correct what the error names, as by making room on its host {host.host_id}; then it goes on by itself\. "
+        r"`hostler vm restart web-1` gives up what the guest was doing\.",
+        await sentence(running, vm["id"], Waiting.GUEST_STALLED),
+    )
+    assert (await running.row(vm["id"]))["phase"] == "failed"
+    host.machine(vm["id"]).told["cause_remains"] = False
+    await running.fleet.poke(vm["id"])
+    assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "running"
 
 
 @reads(Waiting.UNREADABLE_RECORD)

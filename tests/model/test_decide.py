@@ -413,7 +413,8 @@ def wish_for(world: World, wish: str) -> None:
     bump = {"generation": desired.generation + 1}
     powers = {"run": PowerState.RUNNING, "stop": PowerState.STOPPED, "pause": PowerState.PAUSED}
     if wish in powers:
-        world.status(power_state=powers[wish], **bump)
+        anew = {} if wish == "stop" else {"setbacks": None, "up_again_at": None}
+        world.status(power_state=powers[wish], **anew, **bump)
     elif wish == "restart" and desired.power_state is PowerState.RUNNING:
         world.status(restart_generation=desired.restart_generation + 1, **bump)
     elif wish == "grow":
@@ -430,7 +431,7 @@ def wish_for(world: World, wish: str) -> None:
         world.stop_guest()
         world.see(boot_id=world.view.observed.boot_id + "x")
     elif wish == "kill":
-        world.stop_guest()
+        world.die()
     elif wish == "crash":
         world.status(pass_number=world.row.status.pass_number + 1)
         world.done = ()
@@ -446,6 +447,9 @@ def assert_as_wished(world: World, last: list[StepKind]) -> None:
     assert last[-1] is StepKind.SETTLED
     assert isinstance(record, Record)
     assert seen.power_state is desired.power_state
+    if desired.power_state is not PowerState.STOPPED:
+        assert world.row.status.setbacks is not None
+        assert seen.setback in (None, world.row.status.setback)
     assert record.applied_generation == desired.generation
     assert record.seed_digest == desired.input_digest
     assert (record.applied_rebuild_generation, record.create) == (desired.rebuild_generation, None)

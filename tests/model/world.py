@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from model.passes import PassStart  # noqa: F401  (the models must import without Temporal)
 from model.process import ProcessRecord
-from model.record import CreateProgress, HostOrder, KeptDisk, Observed, Record, View
+from model.record import CreateProgress, HostOrder, KeptDisk, Observed, Record, Setback, View
 from model.row import Desired, HostState, Row, Status
 from model.step import Step, StepKind
 from model.vm import Phase, PowerState, Quarantine
@@ -119,11 +119,24 @@ class World:
     def stop_guest(self) -> None:
         self.see(process=None, power_state=PowerState.STOPPED, guest_ended=None)
 
+    def die(self, **seen: object) -> None:
+        """End the guest by itself, as its host notes it."""
+        self.befall()
+        self.stop_guest()
+        self.see(**seen)
+
+    def befall(self) -> None:
+        """Note a setback of the guest that there is."""
+        seen, record = self.view.observed, self.view.record
+        if seen.process is not None and record is not None and not record.stop_intended:
+            number = seen.setback.number + 1 if seen.setback else 1
+            self.see(setback=Setback(number=number, process=seen.process))
+
     def start_guest(self) -> None:
         self.starts += 1
         self.pid += 1
         process = ProcessRecord(pid=self.pid, start_time=self.pid, boot_id=self.view.observed.boot_id, uid=200001)
-        self.see(process=process, power_state=PowerState.RUNNING, guest_ended=None)
+        self.see(process=process, power_state=PowerState.RUNNING, guest_ended=None, started_at=NOW, turned_off=False)
 
     def apply(self, step: Step) -> None:
         """Do what the host or the store does for `step`."""
@@ -191,6 +204,12 @@ class World:
         status = self.row.status
         self.status(attempt_pass=status.pass_number, create_attempts=status.create_attempts + 1)
 
+    def do_count_setback(self) -> None:
+        setbacks = self.row.status.setbacks
+        self.status(
+            setbacks=0 if setbacks is None else setbacks + 1, setback=self.view.observed.setback, up_again_at=None
+        )
+
     def do_certify(self) -> None:
         self.see(certificate_serial=self.row.desired.certificate_serial or 1)
         if self.view.record is not None:
@@ -220,6 +239,8 @@ class World:
 
     def do_boot(self) -> None:
         assert self.view.observed.process is None or self.view.observed.guest_ended, "never a second process"
+        if self.view.record is not None and self.view.record.boot_id is not None:
+            assert self.view.observed.setback in (None, self.row.status.setback), "a setback is counted first"
         self.start_guest()
         assert self.disk is not None
         self.used.add(self.disk)

@@ -10,7 +10,8 @@ import pytest
 from model.errors import Conflict, NotFound
 from model.generations import VmChange
 from model.passes import ClaimRequest, Outcome, PassRef
-from model.record import Observed, View
+from model.process import ProcessRecord
+from model.record import Observed, Setback, View
 from model.report import HostReport, VmReport
 from model.vm import LastExit, Phase, PowerState
 from store.audit import Actor, list_audit
@@ -27,7 +28,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def vm_report(vm_id: str, revision: int = 1, power: str | None = "running", **changes: Any) -> VmReport:
-    seen = {name: changes.pop(name) for name in ("address", "last_exit", "restart_count") if name in changes}
+    names = ("address", "last_exit", "restart_count", "setback", "started_for")
+    seen = {name: changes.pop(name) for name in names if name in changes}
     observed = Observed(
         boot_id="b", power_state=PowerState(power) if power else None, revision=revision, seen_at=NOW, **seen
     )
@@ -248,6 +250,47 @@ async def test_case_a6_a_start_that_came_after_the_guests_end_counts(pool: Pool,
     await store_report(pool, host_id, report(2, vm_report("a", 3, "stopped", guest_stopped_itself=True)))
     stored = await VmStore(pool).get(None, "a")
     assert (stored.desired_power_state, stored.generation) == (PowerState.RUNNING, 3)
+
+
+def poweroff(number: int, **changes: Any) -> VmReport:
+    process = ProcessRecord(pid=number, start_time=1, boot_id="b", uid=1)
+    told = {"setback": Setback(number=number, process=process), "guest_stopped_itself": True, **changes}
+    return vm_report("a", number, "stopped", **told)
+
+
+async def test_each_power_off_of_a_guest_is_taken_once(pool: Pool, host_id: str) -> None:
+    """L-V4, case A6: told again it takes no later start back; the next one stops the VM again."""
+    spec = vm_spec(on_guest_poweroff="stop").model_dump(mode="json")
+    await settled_vm(pool, host_id, "a", on_guest_poweroff="stop", spec=spec)
+    changes = VmChanges(pool)
+    assert poked(await store_report(pool, host_id, report(1, poweroff(1)))) == ["a"]
+    await changes.change("default", "a", VmChange(power_state=PowerState.RUNNING), Actor("user"))
+    await pool.execute("update operations set ended_at = now(), result = 'settled'")
+    await store_report(pool, host_id, report(2, poweroff(1)))
+    stored = await VmStore(pool).get(None, "a")
+    assert (stored.desired_power_state, stored.generation) == (PowerState.RUNNING, 3)
+    await store_report(pool, host_id, report(3, poweroff(2, started_for=3)))
+    stored = await VmStore(pool).get(None, "a")
+    assert (stored.desired_power_state, stored.generation) == (PowerState.STOPPED, 4)
+
+
+@pytest.mark.parametrize(("started_for", "wanted"), [(1, "running"), (2, "stopped")])
+async def test_a_power_off_counts_beside_the_start_that_booted_the_guest(
+    pool: Pool, host_id: str, started_for: int, wanted: str
+) -> None:
+    """L-V4, case A6: a start that no pass has done yet is the later wish; one that booted this guest is not."""
+    await settled_vm(
+        pool,
+        host_id,
+        "a",
+        on_guest_poweroff="stop",
+        spec=vm_spec().model_dump(mode="json"),
+    )
+    await VmChanges(pool).restart("default", "a", Actor("user"))
+    taken = await store_report(pool, host_id, report(1, poweroff(1, started_for=started_for)))
+    assert poked(taken) == ["a"], "its pass waits for that"
+    assert (await VmStore(pool).get(None, "a")).desired_power_state == PowerState(wanted)
+    assert await pool.fetchval("select poweroff_taken ->> 'number' from vms") == "1"
 
 
 async def test_an_address_that_is_none_and_a_double_one(pool: Pool, host_id: str) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from model.errors import Unavailable
-from model.passes import ClaimRequest, Finish, GiveBack, Outcome, PassRef, StepNote, TakeOver
-from model.record import Observed, Record, View
+from model.passes import ClaimRequest, Count, Finish, GiveBack, Outcome, PassRef, StepNote, TakeOver
+from model.process import ProcessRecord
+from model.record import Observed, Record, Setback, View
 from model.row import Row
 from model.vm import Phase, PowerState
+from store.change import BEGIN_ANEW
 from store.database import Pool, open_pool
 from store.passes import PassStore
 from tests.fixtures.rows import add_host, add_vm
@@ -182,13 +184,67 @@ async def test_an_attempt_is_taken_and_given_back_once(passes: PassStore, vm_id:
     assert row.status.create_attempts == 0
 
 
-async def test_giving_back_needs_an_attempt(passes: PassStore, vm_id: str) -> None:
+async def test_an_attempt_that_was_cut_off_is_given_back_by_the_next_pass(passes: PassStore, vm_id: str) -> None:
+    """L-C5: as by a fence, or a run that was terminated; once, however often claims are repeated."""
     _, first = await claim(passes, vm_id, "one")
     await passes.take_attempt(first)
-    _, second = await claim(passes, vm_id, "two")
-    row = await passes.give_back(GiveBack(**second.model_dump(), counted=True))
-    assert row is not None
+    for run_id in ("two", "two", "three"):
+        row, ref = await claim(passes, vm_id, run_id)
+        row = await passes.give_back(GiveBack(**ref.model_dump(), counted=True)) or row
+        assert (row.status.create_attempts, row.status.refunds) == (0, 1)
+
+
+async def test_a_pass_that_ends_as_waiting_gives_its_attempt_back(passes: PassStore, vm_id: str) -> None:
+    """L-C5: as by a hold, whose end nobody knows."""
+    row, ref = await claim(passes, vm_id, "one")
+    await passes.take_attempt(ref)
+    ended = await passes.finish(Finish(**ref.model_dump(), wake=row.wake, due_at=None, result="waiting"))
+    assert ended.ended
+    assert ended.row is not None
+    assert (ended.row.status.create_attempts, ended.row.status.refunds) == (0, 1)
+
+
+async def test_an_attempt_that_was_used_up_is_not_given_back(passes: PassStore, vm_id: str) -> None:
+    """L-C4: its own failure counts, whatever its pass comes to afterwards."""
+    row, ref = await claim(passes, vm_id, "one")
+    await passes.take_attempt(ref)
+    await passes.write_outcome(outcome(ref, phase=Phase.CREATING, attempt_used=True, retry_at=NOW))
+    await passes.give_back(GiveBack(**ref.model_dump(), counted=True))
+    await passes.finish(Finish(**ref.model_dump(), wake=row.wake, due_at=NOW, result="waiting"))
+    row, _ = await claim(passes, vm_id, "two")
     assert (row.status.create_attempts, row.status.refunds) == (1, 0)
+
+
+async def test_no_more_than_ten_attempts_are_given_back(passes: PassStore, vm_id: str) -> None:
+    """L-C5: the eleventh stays used."""
+    for number in range(12):
+        _, ref = await claim(passes, vm_id, f"run-{number}")
+        await passes.take_attempt(ref)
+    row, _ = await claim(passes, vm_id, "last")
+    assert (row.status.refunds, row.status.create_attempts) == (12, 2)
+
+
+def count(before: int | None, setbacks: int, number: int) -> Count:
+    process = ProcessRecord(pid=number, start_time=1, boot_id="b", uid=1)
+    setback = Setback(number=number, process=process)
+    return Count(before=before, setbacks=setbacks, setback=setback, up_again_at=NOW)
+
+
+async def test_a_setback_is_counted_once_and_not_over_a_users_start(passes: PassStore, pool: Pool, vm_id: str) -> None:
+    """L-V4: a count that is written late neither doubles nor takes back that a user's start began anew."""
+    _, ref = await claim(passes, vm_id, "run")
+    for _ in range(2):
+        row = await passes.write_outcome(outcome(ref, count=count(0, 1, 1)))
+        assert row is not None
+        assert (row.status.setbacks, row.status.up_again_at) == (1, NOW)
+    await pool.execute("update vms set first_ready_at = now()")
+    await pool.execute(f"update vms set {BEGIN_ANEW}")
+    row = await passes.write_outcome(outcome(ref, count=count(1, 2, 2)))
+    assert row is not None
+    assert (row.status.setbacks, row.status.up_again_at) == (None, None)
+    row = await passes.write_outcome(outcome(ref, count=count(None, 0, 2)))
+    assert row is not None
+    assert row.status.setbacks == 0
 
 
 async def test_an_outcome_writes_only_what_it_names(passes: PassStore, pool: Pool, vm_id: str) -> None:

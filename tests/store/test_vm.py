@@ -244,11 +244,11 @@ async def test_a_restart_raises_its_counter(pool: Pool, host_id: str, changes: V
 async def test_what_clears_count_and_error_is_not_written_back(
     pool: Pool, host_id: str, changes: VmChanges, vms: VmStore, way: str
 ) -> None:
-    """L-C4: a pass that still ends with the old count has lost the row."""
+    """L-C4, L-C5: a pass that still ends with the old count has lost the row."""
     vm_id = await create(pool, host_id)
     ref = await own(pool, vm_id)
     await PassStore(pool).take_attempt(ref)
-    await pool.execute("update vms set last_error = 'x', refunds = 3, resting = true")
+    await pool.execute("update vms set last_error = 'x', refunds = 3, step_refunds = '{\"boot\": 3}', resting = true")
     if way == "retry":
         await changes.retry("default", vm_id, ACTOR)
     else:
@@ -260,7 +260,32 @@ async def test_what_clears_count_and_error_is_not_written_back(
     assert not late.owner
     stored = await vms.get("default", vm_id)
     assert (stored.resting, stored.create_attempts, stored.last_error) == (False, 0, None)
+    assert await pool.fetchval("select refunds = 0 and step_refunds = '{}' from vms")
     assert await wakes(pool, vm_id) == (2, True)
+
+
+@pytest.mark.parametrize("way", ["start", "same", "restart", "retry", "undelete"])
+async def test_a_users_start_begins_the_count_of_setbacks_anew(
+    pool: Pool, host_id: str, changes: VmChanges, way: str
+) -> None:
+    """L-V4: also one that moves nothing, since a guest that pauses is wanted running all the time."""
+    vm_id = await create(pool, host_id)
+    await pool.execute("update vms set setbacks = 3, up_again_at = now(), first_ready_at = now()")
+    run = VmChange(power_state=PowerState.RUNNING)
+    if way == "start":
+        await changes.change("default", vm_id, VmChange(power_state=PowerState.STOPPED), ACTOR)
+        assert await pool.fetchval("select setbacks from vms") == 3
+        await changes.change("default", vm_id, run, ACTOR)
+    elif way == "same":
+        assert not (await changes.change("default", vm_id, run, ACTOR)).changed
+    elif way == "undelete":
+        await changes.delete("default", vm_id, ACTOR, grace=DAY)
+        await changes.undelete("default", vm_id, ACTOR)
+    else:
+        await getattr(changes, way)("default", vm_id, ACTOR)
+    row = await pool.fetchrow("select setbacks, up_again_at, due_at <= now() as due from vms")
+    assert row is not None
+    assert tuple(row) == (None, None, True)
 
 
 async def test_a_change_of_a_created_vm_keeps_its_error(

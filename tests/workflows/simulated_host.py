@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from model.fence import Fence
 from model.process import ProcessRecord
-from model.record import CreateProgress, HostOrder, LastExit, Observed, Record, View
+from model.record import CreateProgress, HostOrder, Observed, Record, Setback, View
 from model.step import StepKind
-from model.vm import PowerState
+from model.vm import LastExit, PowerState
 from tests.model.world import begin_rebuild
 
 GIB = 1 << 30
@@ -35,6 +36,15 @@ class Machine:
         self.fence: Fence | None = None
         self.certificate: int | None = None
         self.revision = 0
+        self.told: dict[str, Any] = {}
+        """What is seen of the guest's last process beside it."""
+
+    def befall(self) -> None:
+        """Note a setback of the guest."""
+        assert self.process is not None
+        last: Setback | None = self.told.get("setback")
+        self.told["setback"] = Setback(number=last.number + 1 if last else 1, process=self.process)
+        self.revision += 1
 
 
 class SimulatedHost:
@@ -62,6 +72,21 @@ class SimulatedHost:
     def kill_guest(self, vm_id: str) -> None:
         self.machine(vm_id).process = None
         self.machine(vm_id).power = PowerState.STOPPED
+
+    def die(self, vm_id: str, *, reason: str = "its process ended", turned_off: bool = False) -> None:
+        """End a guest by itself."""
+        machine = self.machine(vm_id)
+        machine.befall()
+        ended = LastExit(at=datetime.now(UTC), by="guest" if turned_off else "hypervisor", reason=reason)
+        machine.told |= {"last_exit": ended, "turned_off": turned_off}
+        self.kill_guest(vm_id)
+
+    def stall(self, vm_id: str, cause: str, *, remains: bool = False) -> None:
+        """Have the hypervisor pause a guest."""
+        machine = self.machine(vm_id)
+        machine.befall()
+        machine.power = PowerState.PAUSED
+        machine.told |= {"paused_by_hypervisor": cause, "cause_remains": remains}
 
     def reboot(self, boot_id: str) -> None:
         self.boot_id = boot_id
@@ -127,8 +152,8 @@ class SimulatedHost:
             revision=machine.revision,
             certificate_serial=machine.certificate,
             address="10.0.0.9" if machine.record else None,
-            last_exit=LastExit(at=datetime.now(UTC), by="host", reason="gone") if not machine.process else None,
             seen_at=datetime.now(UTC),
+            **machine.told,
         )
         view = View(record=machine.record, observed=observed)
         return self.shown[vm_id](view) if vm_id in self.shown else view
@@ -181,9 +206,14 @@ def _seed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
 
 def _booted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     assert machine.record is not None
+    last: Setback | None = machine.told.get("setback")
+    if order.setbacks is not None and last is not None and order.setbacks < last.number:
+        raise ApplicationError("a setback that was not counted", type="Superseded", non_retryable=True)
     machine.tap = True
     if machine.process is None:
         host.starts += 1
+        wanted = order.generation + order.restart_generation
+        machine.told |= {"started_at": datetime.now(UTC), "started_for": wanted, "turned_off": False}
         machine.process = ProcessRecord(pid=host.starts, start_time=host.starts, boot_id=host.boot_id, uid=1)
     machine.power = PowerState.RUNNING
     _update(machine, stop_intended=False)
@@ -223,16 +253,19 @@ def _paused(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
 
 
 def _resumed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    machine.told |= {"paused_by_hypervisor": None, "cause_remains": False, "started_at": datetime.now(UTC)}
     machine.power = PowerState.RUNNING
 
 
 def _stopped(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     _update(machine, stop_intended=True)
+    machine.told["turned_off"] = False
     machine.process, machine.power = None, PowerState.STOPPED
 
 
 def _stop_recorded(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     _update(machine, stop_intended=True, boot_id=host.boot_id)
+    machine.told["turned_off"] = False
 
 
 def _restart_noted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:

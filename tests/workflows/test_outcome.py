@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from model.decide import next_step
 from model.passes import PassRef
 from model.step import Step, StepKind
 from model.vm import Phase
@@ -23,7 +24,14 @@ def verdict(kind: FailureKind, step: StepKind = StepKind.BOOT, **row: object):
 
 
 @pytest.mark.parametrize(
-    "kind", [FailureKind.NOT_PICKED_UP, FailureKind.UNKNOWN_THERE, FailureKind.AWAY, FailureKind.BELOW_FLOOR]
+    "kind",
+    [
+        FailureKind.NOT_PICKED_UP,
+        FailureKind.UNKNOWN_THERE,
+        FailureKind.AWAY,
+        FailureKind.SILENT,
+        FailureKind.BELOW_FLOOR,
+    ],
 )
 def test_what_says_nothing_of_the_vm_gives_the_attempt_back(kind: FailureKind):
     """L-C5, L-G7, H-S5."""
@@ -49,12 +57,45 @@ def test_a_refusal_uses_no_attempt_and_waits_to_be_woken():
     assert found.fields["error"] == "why"
 
 
+@pytest.mark.parametrize(
+    ("kind", "row", "given_back"),
+    [
+        (FailureKind.SILENT, {"refunds": 3, "step_refunds": {"boot": 3}}, False),
+        (FailureKind.NOT_PICKED_UP, {"refunds": 3, "step_refunds": {"boot": 3}}, False),
+        (FailureKind.SILENT, {"refunds": 3, "step_refunds": {"boot": 2, "fetch_image": 1}}, True),
+        (FailureKind.SILENT, {"refunds": 9, "step_refunds": {"fetch_image": 3}}, True),
+        (FailureKind.AWAY, {"refunds": 3, "step_refunds": {"boot": 3}}, True),
+        (FailureKind.AWAY, {"refunds": 10, "step_refunds": {"boot": 0}}, False),
+        (FailureKind.BELOW_FLOOR, {"refunds": 10, "step_refunds": {"boot": 0}}, False),
+    ],
+)
+def test_what_gives_an_attempt_back_is_bounded(kind: FailureKind, row: dict[str, object], given_back: bool):
+    """L-C5: ten without progress, three where the host died in one and the same step; then it rests and says so."""
+    found = verdict(kind, **TRIED, **row)
+    assert found.counted
+    assert found.rests is not given_back
+    if not given_back:
+        assert (found.fields["phase"], found.fields["resting"], found.due_at) == (Phase.FAILED, True, None)
+        assert "times" in found.fields["error"]
+        assert found.fields["error"].endswith("the last time: why")
+
+
+def test_a_create_that_was_interrupted_too_often_rests():
+    """L-C5: as the pass finds it that did not interrupt it."""
+    row, view = make_row(refunds=11), empty_view()
+    found = ending(row, next_step(row, view), view, REF, 1, booted=False)
+    assert found is not None
+    assert (found.phase, found.resting, found.waits) == (Phase.FAILED, True, Waiting.CREATE_RESTS)
+    assert found.error == "its create was interrupted 11 times and came no further"
+
+
 @pytest.mark.parametrize(("attempts", "rests"), [(1, False), (4, False), (5, True)])
 def test_attempts_are_bounded(attempts: int, rests: bool):
     """L-C4: at the limit the VM is failed and rests."""
     found = verdict(FailureKind.FAILED, attempt_pass=1, create_attempts=attempts)
     assert found.rests is rests
     assert found.fields["phase"] is (Phase.FAILED if rests else Phase.CREATING)
+    assert found.fields["attempt_used"]
     assert not found.give_back
     assert (found.due_at is None) is rests
 

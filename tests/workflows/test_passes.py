@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 from model.passes import Finish, Outcome
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
+from store.change import DISOWN
 from store.database import Pool
 from store.passes import PassStore
 from tests.workflows.conftest import Fleet, running_fleet
@@ -217,6 +218,27 @@ async def test_a_permanent_error_rests_and_says_why(fleet: Fleet):
     assert row["resting"]
     await fleet.delete(vm_id, 0)
     await fleet.until_gone(vm_id)
+
+
+async def test_a_permanent_error_of_a_step_that_was_cut_off_counts_for_nothing(fleet: Fleet):
+    """L-C5, L-C6: another pass has taken the row; how the step of the former one ends says nothing of the VM."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_root_disk" and not reached.is_set():
+            reached.set()
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                raise ApplicationError("too small", type="Permanent", non_retryable=True) from None
+
+    fleet.host.before = fail
+    vm_id = await fleet.add_vm()
+    await fleet.poke(vm_id)
+    await asyncio.wait_for(reached.wait(), 20)
+    await fleet.change(vm_id, DISOWN)
+    row = await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    assert (row["create_attempts"], row["refunds"], row["last_error"], row["resting"]) == (1, 1, None, False)
 
 
 async def test_a_failed_attempt_is_counted_and_paused(fleet: Fleet):
