@@ -11,8 +11,8 @@ from model.errors import HostlerError
 from tests.chaos.faults import NotNow, Stage, fault
 from tests.chaos.model import Ask
 
-MOST_DEATHS = 3
-"""A guest that dies again and again is begun again ever later, up to five minutes."""
+MOST_DEATHS = 6
+"""A guest that dies again and again is begun again ever later, and counts as failed from the fifth time on."""
 _deaths: Counter[str] = Counter()
 
 
@@ -28,6 +28,8 @@ def _some_guest(stage: Stage) -> str:
 
 def _cause(stage: Stage, vm_id: str, what: Any) -> None:
     before = len(stage.fleet.simulation.journal())
+    vm = stage.model.vms[vm_id]
+    vm.setbacks = None if vm.setbacks is None else vm.setbacks + 1
     try:
         stage.fleet.simulation.cause(vm_id, what)
     except (HostlerError, OSError):

@@ -17,6 +17,8 @@ Outcome = Literal["open", "accepted", "refused", "lost"]
 LATE_SECONDS = 45.0
 """After so long an unanswered request that reached the API has happened, or never will."""
 
+FAILING_SETBACKS = 5
+
 LIFE = ("create", "delete", "undelete")
 REMAKING = ("rebuild", "undo")
 PROPERTIES = ("power_state", "cpu_millicores", "memory_mib", "disk_gib", "metadata", "termination_protection")
@@ -76,6 +78,8 @@ class ModelVm:
     """The API has said that it is gone: users leave it alone. Whether it may be is judged by the list."""
     may_be_remade: bool = False
     """A rebuild was asked for, and it was not seen since that nothing is left to do."""
+    setbacks: int | None = 0
+    """How often a fault has ended or paused its guest; None where other things may, too."""
     generation_seen: int = 0
     disk_seen: int = 0
 
@@ -146,7 +150,9 @@ class Model:
 
     def ask(self, ask: Ask) -> Ask:
         """Note a request before it is sent."""
-        vm = self.vms.setdefault(ask.vm_id, ModelVm(ask.vm_id, ask.hypervisor))
+        # What else may befall a real guest, no fault knows.
+        setbacks = None if ask.hypervisor == "qemu" else 0
+        vm = self.vms.setdefault(ask.vm_id, ModelVm(ask.vm_id, ask.hypervisor, setbacks=setbacks))
         vm.asks.append(ask)
         if ask.may_start:
             vm.rests_since = None
@@ -173,6 +179,7 @@ class Model:
             wrong.append(f"its generation is {document['generation']}, and change {lowest} was accepted before")
         if document["observed_generation"] > document["generation"]:
             wrong.append("it has applied a generation that nobody asked for")
+        wrong += _misjudged_guest(vm, document)
         if (document["disk_gib"] or 0) < vm.disk_seen:
             wrong.append(f"its disk shrank from {vm.disk_seen} to {document['disk_gib']} GiB")
         vm.disk_seen = max(vm.disk_seen, document["disk_gib"] or 0)
@@ -188,6 +195,17 @@ def _is_done(document: dict[str, Any]) -> bool:
     """Tell whether the answer says that everything that was asked for has been applied."""
     applied = document["observed_generation"] == document["generation"]
     return document["settled"] and document["quarantine"] is None and applied
+
+
+def _misjudged_guest(vm: ModelVm, document: dict[str, Any]) -> list[str]:
+    """Say where more is counted than befell the guest, or where it failed so often and that is not shown (L-V4)."""
+    counted = document["setbacks"]
+    if vm.setbacks is not None and counted > vm.setbacks:
+        return [f"{counted} setbacks of its guest are counted, and {vm.setbacks} were caused"]
+    is_shown_well = document["phase"] == "ready" and document["settled"] and document["power_state"] == "running"
+    if counted >= FAILING_SETBACKS and is_shown_well:
+        return [f"its guest has failed {counted} times in a row, and it is shown as ready"]
+    return []
 
 
 def _rests(document: dict[str, Any]) -> bool:

@@ -123,7 +123,7 @@ class Settling:
     async def _retry(self, client: httpx2.AsyncClient, document: Document) -> None:
         """Ask for a retry of what failed, so that no pause between tries outlasts the bound."""
         vm_id, now = document["id"], time.monotonic()
-        if document["last_error"] is None and document["phase"] != "failed":
+        if document["last_error"] is None and document["phase"] != "failed" and not document["setbacks"]:
             return
         if now - self._retried.get(vm_id, -RETRY_SECONDS) >= RETRY_SECONDS:
             self._retried[vm_id] = now

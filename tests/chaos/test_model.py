@@ -19,6 +19,7 @@ def told(model: Model, verb: str, outcome: Outcome, *, grace: float = 0, **sets:
 def document(**changed: Any) -> dict[str, Any]:
     """Show a VM that is stopped as wanted."""
     plain = {"id": "vm-1", "generation": 1, "observed_generation": 1, "disk_gib": 1, "first_ready_at": "now"}
+    plain |= {"phase": "ready", "setbacks": 0}
     plain |= {"settled": True, "power_state": "stopped", "desired_power_state": "stopped", "quarantine": None}
     return plain | changed
 
@@ -90,6 +91,18 @@ def test_a_read_that_falls_behind_an_accepted_change_is_wrong() -> None:
     assert model.read(document(), time.monotonic() + 1) == ["its generation is 1, and change 2 was accepted before"]
     assert model.read(document(generation=2, disk_gib=2), time.monotonic() + 1) == []
     assert model.read(document(generation=2), time.monotonic() + 1) == ["its disk shrank from 2 to 1 GiB"]
+
+
+def test_no_setback_is_counted_that_nobody_caused_and_a_failing_guest_is_shown_so() -> None:
+    """L-V4."""
+    model = Model()
+    vm = told(model, "create", "accepted", power_state="running")
+    vm.setbacks = 5
+    running = {"power_state": "running", "desired_power_state": "running"}
+    assert model.read(document(setbacks=4, **running), time.monotonic()) == []
+    assert model.read(document(setbacks=5, phase="failed", settled=False, **running), time.monotonic()) == []
+    assert len(model.read(document(setbacks=5, **running), time.monotonic())) == 1
+    assert len(model.read(document(setbacks=6, phase="failed", **running), time.monotonic())) == 1
 
 
 def test_nobody_makes_a_vm_that_was_not_asked_for() -> None:

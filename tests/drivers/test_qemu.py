@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +20,7 @@ import pytest
 from drivers.cgroups import Cgroups
 from drivers.confine import await_end, is_alive, read_boot_id, signal_process
 from drivers.console import ConsoleLog
-from drivers.hypervisor import Guest
+from drivers.hypervisor import Guest, GuestState
 from drivers.hypervisor.qemu import Qemu
 from drivers.processes import may_raise_limits
 from model.errors import Permanent, StepFailed
@@ -192,6 +195,51 @@ async def test_the_watcher_tells_what_moves(world: World):
         signal_process(process, signal.SIGKILL)
         assert await asyncio.wait_for(told.get(), 20) == "gone"
         await watching
+
+
+@pytest.fixture
+def full_filesystem(tmp_path: Path):
+    """A small filesystem in memory, and the file that takes all the room of it."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no filesystem may be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+async def test_a_guest_without_room_stands_still_until_there_is_some(full_filesystem: Path, world: World):
+    """L-V11: told as no failure of its disk, and whether the cause remains; it goes on where it stood."""
+    disk, filler = full_filesystem / "disk", full_filesystem / "filler"
+    shutil.copy(world.guest.disk, disk)
+    os.chown(disk, world.guest.uid, world.guest.gid)
+    world.guest = replace(world.guest, disk=disk)
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+    async def until_stalled() -> GuestState:
+        async with asyncio.timeout(90):
+            while (state := await world.qemu.find(world.guest, process)).paused_by_hypervisor is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        return state
+
+    async with booted(world) as process:
+        for _ in range(2):
+            state = await until_stalled()
+            told = (state.power, state.paused_by_hypervisor, state.cause_remains, state.process)
+            assert told == ("paused", "no-space", True, process)
+            await world.qemu.resume(world.guest, process)
+        await until_stalled()
+        filler.unlink()
+        assert not (await until_stalled()).cause_remains
+        await world.qemu.resume(world.guest, process)
+        await world.until_console(b"guest login:")
+        state = await world.qemu.find(world.guest, process)
+        assert (state.power, state.paused_by_hypervisor, state.process) == ("running", None, process)
+        await world.qemu.end(world.guest, process, 10)
 
 
 async def test_a_guest_outlives_its_worker(world: World, tmp_path):

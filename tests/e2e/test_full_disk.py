@@ -90,7 +90,7 @@ def test_an_image_that_does_not_fit_is_refused_with_the_numbers(
 
 
 def test_with_no_room_left_creates_fail_and_stop_and_delete_go_on(small_host: SmallHost):
-    """D-7, D-12: full for every user: a create says what is missing; another VM is stopped, started and deleted."""
+    """D-7, D-12, L-V11: a create says what is missing; another VM is stopped, started, stands still and is deleted."""
     fleet = small_host.fleet
     other = fleet.create("other", stop_timeout_seconds=20)
     fleet.ready("other", 90)
@@ -107,8 +107,12 @@ def test_with_no_room_left_creates_fail_and_stop_and_delete_go_on(small_host: Sm
         assert fleet.row("other")["power_state"] == "stopped"
         fleet.hostler("vm", "start", "other", timeout=100)
         # A guest that may not write stands still, and goes on by itself once there is room.
+        row = fleet.until(other["id"], lambda row: row["phase"] == "failed", 120)
+        assert row["last_error"] == "the hypervisor paused the guest: there is no room left for its disk on the host"
+        stalled = fleet.guests()[other["id"]]
         small_host.make_room()
-        assert fleet.ssh("other", "hostname", seconds=90).strip() == "other"
+        assert fleet.ssh("other", "hostname", seconds=120).strip() == "other"
+        assert fleet.guests()[other["id"]] == stalled, "it was never ended for it"
         small_host.fill(leave_bytes=0)
         remove(fleet, "other")
         assert fleet.guests() == {vm_id: seen for vm_id, seen in untouched.items() if vm_id != other["id"]}

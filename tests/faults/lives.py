@@ -64,6 +64,13 @@ async def _crash(fleet: Fleet, vm_id: str) -> None:
     fleet.machine.crash(vm_id)
 
 
+async def _crash_before(fleet: Fleet, vm_id: str) -> None:
+    """Have the guest die, and be back."""
+    booted = fleet.simulation.boots(vm_id)
+    await _crash(fleet, vm_id)
+    await fleet.until(vm_id, lambda row: _is("running")(row) and fleet.simulation.boots(vm_id) > booted)
+
+
 async def _crash_for_good(fleet: Fleet, vm_id: str) -> None:
     """End the guest and have every boot refused, until that shows."""
     assert isinstance(fleet.machine, ToldMachine)
@@ -105,6 +112,11 @@ def _crashed(row: Row | None) -> bool:
     return row is not None and _is("running")(row) and (row["last_exit"] or {}).get("by") == "hypervisor"
 
 
+def _crashed_again(row: Row | None) -> bool:
+    """Counted, and back after its pause."""
+    return row is not None and _is("running")(row) and row["setbacks"] > 1
+
+
 def _quarantined(row: Row | None) -> bool:
     return row is not None and row["phase"] == "quarantined" and row["waiting_for"] == "grace"
 
@@ -128,6 +140,8 @@ _LIVED = (
     Life("undo", _post("rebuild", undo=True), _keeps(True)),
     Life("end of the kept disk", _end_keeping, _keeps(False)),
     Life("crash", _crash, _crashed),
+    Life("start anew", _post("retry"), lambda row: _is("running")(row) and row is not None and row["setbacks"] == 0),
+    Life("crash again", _crash, _crashed_again, prepare=_crash_before),
     Life("delete", _delete("grace=1h"), _quarantined),
     Life("undelete", _post("undelete"), _is("running")),
 )

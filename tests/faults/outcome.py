@@ -12,7 +12,7 @@ IGNORED = frozenset(
     {
         # Each VM's own.
         *("id", "name", "mac", "address", "input_digest", "fingerprint", "secrets", "ssh_host_key", "run_id", "spec"),
-        *("certificate_serial", "certified_key", "last_exit", "old_secrets"),
+        *("certificate_serial", "certified_key", "last_exit", "old_secrets", "setback", "poweroff_taken"),
         # Told to people: what the last pass that looked waited for, or had to do.
         "status_detail",
         # Moments.
@@ -21,6 +21,7 @@ IGNORED = frozenset(
             "quarantine_stopped_at",
             "destroy_at",
             "retry_at",
+            "up_again_at",
             "unreachable_since",
             "expected_by",
             "due_at",

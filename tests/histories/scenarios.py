@@ -137,6 +137,22 @@ async def converge_failed_then_settled(fleet: Fleet) -> list[tuple[str, str]]:
     return [await _last_run(fleet, vm_id)]
 
 
+async def converge_setback(fleet: Fleet) -> list[tuple[str, str]]:
+    """Dead and booted again at once, dead again and booted after a pause, then paused by its hypervisor."""
+    vm_id = await created(fleet)
+    runs: list[tuple[str, str]] = []
+    for times in (1, 2):
+        fleet.host.die(vm_id)
+        await fleet.change(vm_id, "labels = '{}'")
+        await fleet.until(vm_id, lambda row, times=times: row["setbacks"] == times)
+        await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+        runs.append(await _last_run(fleet, vm_id))
+    fleet.host.stall(vm_id, "no-space", remains=True)
+    await fleet.change(vm_id, "labels = '{}'")
+    await fleet.until(vm_id, lambda row: row["waiting_for"] == "guest_stalled" and row["claim_until"] is None)
+    return [*runs, await _last_run(fleet, vm_id)]
+
+
 async def converge_lost_record(fleet: Fleet) -> list[tuple[str, str]]:
     vm_id = await created(fleet)
     fleet.host.machine(vm_id).record = None
@@ -188,6 +204,7 @@ SCENARIOS: dict[str, Scenario] = {
     "converge-restarted": converge_restarted,
     "converge-rebuilt": converge_rebuilt,
     "converge-failed-then-settled": converge_failed_then_settled,
+    "converge-setback": converge_setback,
     "converge-lost-record": converge_lost_record,
     "reap-gone": reap_gone,
     "reap-undeleted": reap_undeleted,
