@@ -289,7 +289,7 @@ async def test_a_record_that_is_ahead_of_the_row(running: Running, caplog: pytes
         r"bring the newer one of both back; or give the VM up: `hostler vm rm web-1` still works\.",
         told,
     )
-    shown = await running.row(vm["id"])
+    shown = await running.row(vm["id"], "?wait=30s")
     assert (shown["phase"], shown["power_state"], shown["settled"]) == ("failed", "running", True)
     assert set(host.calls[calls:]) == {"find_vm"}
     assert f"the VM {vm['id']} is refused (L-N5)" in caplog.text
