@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from api.errands import Errand
+from model.capacity import Caps, Entitlement
 from model.report import Capacity, HypervisorReport
 from model.vm import DiskFormat, Firmware, GuestPoweroff, LastExit, Phase, PowerState
 from store.operation import OperationKind, OperationResult
@@ -211,8 +212,20 @@ class OneVmDocument(VmDocument):
     operations: list[OperationDocument]
 
 
+class HeldDocument(Shown):
+    """What VMs hold of a host: those that live, and those being deleted, `leaving_until` at the latest."""
+
+    live: Entitlement
+    leaving: Entitlement
+    leaving_vms: int
+    leaving_until: datetime | None
+
+
 class HostDocument(Shown):
-    """A host with what it last reported."""
+    """A host with what it last reported, and what is held of it.
+
+    `caps` is what its operator lets VMs take, null while it has not said; `capacity` is the machine's size.
+    """
 
     id: str
     name: str
@@ -230,6 +243,9 @@ class HostDocument(Shown):
     vms: int
     vms_deleted: int
     capacity: Capacity | None
+    caps: Caps | None
+    held: HeldDocument
+    over_by: Entitlement | None
     hypervisors: list[HypervisorReport]
     unmanaged: int | None
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from api.bodies import NewHostBody
 from api.cursor import After, Limit, page
 from api.documents import EnrolledDocument, ForeignVm, HostDocument, Page, VmDocument
-from api.gate import FleetAdmin, FleetViewer, PartsOf
+from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
 from api.route import GatedRoute
 from api.views import host_view, vm_view
 from model.credential import new_credential
@@ -44,6 +44,18 @@ async def list_hosts(_caller: FleetViewer, parts: PartsOf, after: After, limit: 
 async def get(host: HostId, _caller: FleetViewer, parts: PartsOf) -> HostDocument:
     """Show a host by its id or its name."""
     return host_view(await parts.hosts.get(host))
+
+
+@router.post("/{host}/cordon")
+async def cordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
+    """Let nothing new come to a host; what is there stays and is looked after as ever."""
+    return host_view(await parts.hosts.cordon(host, caller.actor))
+
+
+@router.post("/{host}/uncordon")
+async def uncordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
+    """Let new VMs come to a host again."""
+    return host_view(await parts.hosts.uncordon(host, caller.actor))
 
 
 @router.get("/{host}/quarantined")

@@ -10,10 +10,9 @@ from pydantic import SecretStr
 from api.bodies import FileBody, ImageBody, NewImageBody, NewVmBody
 from api.gate import Caller
 from api.parts import Parts
-from model.errors import Conflict, FieldError, Forbidden, Invalid, NotFound, Unavailable
+from model.errors import FieldError, Forbidden, Invalid, NotFound
 from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
 from runtime.keys import MasterKeys
-from store.host import StoredHost
 from store.image import PUBLIC
 from store.vm import StoredVm
 from store.vm_rebuild import NewImage
@@ -57,12 +56,12 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
     )
     secret = base64.b64encode(user_data).decode() if user_data is not None else None
     secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)
-    host_id, requested_host = await _place(parts, body.host, body.hypervisor, there)
+    requested_host = await _find_host(parts, body.host) if body.host is not None else None
     return NewVm(
         vm_id=vm_id,
         project=project,
         name=body.name,
-        host_id=host_id,
+        host_id=requested_host if there is None else there.host_id,
         requested_host=requested_host,
         power_state=body.power_state,
         labels=body.labels,
@@ -121,34 +120,12 @@ def open_vm(keys: MasterKeys, vm_id: str, sealed: bytes) -> Secrets:
     return Secrets.from_bytes(keys.open_at_rest(sealed, _VMS + vm_id))
 
 
-async def _place(parts: Parts, wanted: str | None, hypervisor: str, there: StoredVm | None) -> tuple[str, str | None]:
-    """Return the host that a VM goes to, and the id of the one that was named, by id or name."""
-    if wanted is None:
-        return (await parts.hosts.choose(hypervisor) if there is None else there.host_id), None
+async def _find_host(parts: Parts, wanted: str) -> str:
+    """Return the id of a host by its id or name; whether it takes the VM is judged when the row is made (H-P6)."""
     try:
-        host = await parts.hosts.get(wanted)
+        return (await parts.hosts.get(wanted)).id
     except NotFound:
         raise _invalid("host", f"there is no host {wanted}; `hostler host ls` lists those that are there") from None
-    # One that has not reported yet is waited for; one that fell silent gets nothing new (H-P1).
-    if there is None and host.silent and host.last_report_at is not None:
-        raise Unavailable(
-            f"the host {host.name} is silent since {host.last_report_at:%Y-%m-%dT%H:%M:%SZ}; choose another one"
-        )
-    if there is None:
-        _check_hypervisor(host, hypervisor)
-    return host.id, host.id
-
-
-def _check_hypervisor(host: StoredHost, wanted: str) -> None:
-    """Refuse what the host has said that it cannot do (X-1); one that has not reported yet is waited for."""
-    if host.report is None or not host.report.hypervisors:
-        return
-    found = {each.name: each for each in host.report.hypervisors}
-    if wanted == "auto" and set(found) == {"simulated"}:
-        raise Conflict(f"the host {host.name} runs simulated guests only, which a VM must name (hypervisor)")
-    if wanted != "auto" and not (wanted in found and found[wanted].available):
-        why = found[wanted].why if wanted in found else "it has no such hypervisor"
-        raise Conflict(f"the host {host.name} does not run {wanted} guests: {why}")
 
 
 def _invalid(field: str, text: str) -> Invalid:

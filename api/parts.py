@@ -17,6 +17,7 @@ from api.errands import Errands
 from api.progress import Progress
 from model.errors import Unavailable
 from model.passes import PassType
+from model.placement import Policy
 from runtime.keys import MasterKeys
 from runtime.ssh_ca import SshCa
 from runtime.temporal import poke
@@ -49,6 +50,7 @@ class Parts:
     namespace: str = "default"
     domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)
+    placement: Policy = field(default_factory=Policy)
     errands: Errands = field(default_factory=Errands)
     progress: Progress = field(default_factory=Progress)
     _poking: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])

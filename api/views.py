@@ -10,6 +10,7 @@ from api.documents import (
     Addresses,
     CertificateDocument,
     FileDocument,
+    HeldDocument,
     HostDocument,
     HostName,
     ImageDocument,
@@ -22,6 +23,7 @@ from api.documents import (
     WhyDocument,
 )
 from api.why import error_for, why
+from model.capacity import find_excess
 from model.specification import FileSpec
 from model.text import clean_text
 from store.host import StoredHost
@@ -115,6 +117,11 @@ def host_view(host: StoredHost) -> HostDocument:
     return HostDocument(
         **plain,
         capacity=report.capacity if report else None,
+        caps=report.caps if report else None,
+        held=HeldDocument(
+            live=host.live, leaving=host.leaving, leaving_vms=host.leaving_vms, leaving_until=host.leaving_until
+        ),
+        over_by=find_excess(report.caps, host.live + host.leaving) if report and report.caps else None,
         hypervisors=list(report.hypervisors) if report else [],
         unmanaged=report.unmanaged if report else None,
     )

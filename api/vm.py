@@ -22,6 +22,7 @@ from model.errors import FieldError, Forbidden, Gone, Invalid, NotFound
 from model.generations import VmChange
 from model.ids import HostId, Name, VmId, is_uuid, new_id
 from model.vm import Phase, PowerState
+from store.placement import Placing
 from store.vm import StoredVm, VmFilter
 from store.vm_create import create_vm
 
@@ -175,7 +176,9 @@ async def _create(
 ) -> VmDocument:
     if body.host_certificate:
         await refuse_under_older(parts, "a host certificate")
-    accepted = await create_vm(parts.pool, await new_vm(parts, caller, body, vm_id, there), caller.actor)
+    new = await new_vm(parts, caller, body, vm_id, there)
+    placing = Placing(parts.placement, see_hosts=caller.project is None)
+    accepted = await create_vm(parts.pool, new, caller.actor, placing)
     if there is not None or not accepted.changed:
         response.status_code = 200
     response.headers["Location"] = f"/v1/vms/{vm_id}"

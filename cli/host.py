@@ -1,4 +1,4 @@
-"""Look at hosts."""
+"""Look at hosts, and say which take new VMs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sys
 from cli.client import Api
 from cli.document import Document, documents, inner, things
 from cli.options import Json
-from cli.output import age, moment, print_facts, print_json, print_table
+from cli.output import age, moment, print_facts, print_json, print_table, say
+from cli.room import describe_room, short_room
 from cli.vm_create import segment
+from model.capacity import DIMENSIONS
 
-_COLUMNS = ("NAME", "STATUS", "SEEN", "VMS", "CPUS FREE", "MEMORY FREE", "STORAGE FREE", "HYPERVISOR", "ID")
+_COLUMNS = ("NAME", "STATUS", "SEEN", "VMS", "CPU", "MEMORY", "DISK", "HYPERVISOR", "ID")
 
 
 def ls(*, as_json: Json = False) -> None:
@@ -25,26 +27,16 @@ def ls(*, as_json: Json = False) -> None:
 
 def row(host: Document) -> tuple[object, ...]:
     """Make a host's row of the table. What its probe could not tell is shown as unknown, never as 0 (H-S7)."""
-    capacity = inner(host, "capacity")
     seen = age(host.get("last_report_at"))
     return (
         host.get("name"),
         "silent" if host.get("silent") else host.get("status"),
         f"{seen} ago" if seen else "never",
         host.get("vms"),
-        free_cores(capacity),
-        _unit(capacity.get("memory_mib_available"), 1 << 10, "GiB"),
-        _unit(capacity.get("storage_bytes_free"), 1 << 30, "GiB"),
+        *(short_room(host, name) for name in DIMENSIONS),
         ", ".join(map(describe_hypervisor, documents(host, "hypervisors"))),
         host.get("id"),
     )
-
-
-def free_cores(capacity: Document) -> str:
-    total, held = capacity.get("cpu_millicores_total"), capacity.get("cpu_millicores_committed")
-    if not isinstance(total, int) or not isinstance(held, int):
-        return "unknown"
-    return f"{(total - held) / 1000:g} of {total / 1000:g}"
 
 
 def describe_hypervisor(found: Document) -> str:
@@ -78,19 +70,45 @@ def show(name: str, /, *, as_json: Json = False) -> None:
         print_table(("VM",), ((each,) for each in foreign), empty="")
 
 
+def cordon(name: str, /, *, as_json: Json = False) -> None:
+    """Let no new VM come to a host; those that are there stay.
+
+    :param name: Name or id.
+    """
+    _change(name, "cordon", as_json=as_json)
+
+
+def uncordon(name: str, /, *, as_json: Json = False) -> None:
+    """Let new VMs come to a host again.
+
+    :param name: Name or id.
+    """
+    _change(name, "uncordon", as_json=as_json)
+
+
+def _change(name: str, verb: str, *, as_json: bool) -> None:
+    with Api() as api:
+        host = api.call("POST", f"/v1/hosts/{segment(name)}/{verb}")
+    if as_json:
+        print_json(host)
+    else:
+        say(f"{host['name']} is {host['status']}")
+
+
 def facts(host: Document) -> list[tuple[str, object]]:
     """List what is shown of a host."""
     hypervisors = documents(host, "hypervisors")
     told: list[tuple[str, object]] = [
         (key, moment(value) if key.endswith("_at") else value)
         for key, value in host.items()
-        if key not in ("hypervisors", "activity_names", "capacity") and value not in (None, {}, [])
+        if key not in ("hypervisors", "activity_names", "capacity", "caps", "held") and value not in (None, {}, [])
     ]
-    capacity = inner(host, "capacity")
+    told += describe_room(host)
+    capacity, held = inner(host, "capacity"), inner(host, "held")
+    if held.get("leaving_vms"):
+        told.append(
+            ("being torn down", f"{held['leaving_vms']} VMs, the last until {moment(held.get('leaving_until'))}")
+        )
     told += [(key, "unknown" if value is None else value) for key, value in capacity.items()]
     told += [("hypervisor", f"{describe_hypervisor(each)}: {each.get('why')}") for each in hypervisors]
     return told
-
-
-def _unit(value: object, size: int, unit: str) -> str:
-    return f"{value / size:.1f} {unit}" if isinstance(value, int) else "unknown"

@@ -47,6 +47,8 @@ _VM_COMMANDS = (
 _HOST_COMMANDS = (
     ("ls", "cli.host:ls", "List hosts."),
     ("show", "cli.host:show", "Show a host and what it holds."),
+    ("cordon", "cli.host:cordon", "Let no new VM come to a host."),
+    ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
 )
 _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),
@@ -59,7 +61,7 @@ _WORKER_COMMANDS = (
 )
 _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
-    ("host", "Look at hosts.", _HOST_COMMANDS),
+    ("host", "Look at hosts, cordon them.", _HOST_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),

@@ -94,6 +94,14 @@ def find_shortages(
     return tuple(found)
 
 
+def find_excess(caps: Caps, held: Entitlement) -> Entitlement | None:
+    """Say by how much what is held goes over the caps, a normal state (H-P7); None: by nothing."""
+    limits = {name: caps.limit(name) for name in DIMENSIONS}
+    over = {name: getattr(held, name) - limit for name, limit in limits.items() if limit is not None}
+    found = {name: value for name, value in over.items() if value > 0}
+    return Entitlement(**found) if found else None
+
+
 def refuse(host: str, shortages: Iterable[Shortage]) -> NoRoom:
     """Make a host's refusal (H-A2)."""
     return NoRoom(f"host {host} refuses: {'; '.join(each.words for each in shortages)}")

@@ -45,6 +45,11 @@ class VmChange(Frozen):
     labels: dict[str, str] | None = None
     termination_protection: bool | None = None
 
+    @property
+    def sizes(self) -> bool:
+        """Whether it may ask the VM's host for more (L-V8)."""
+        return any(getattr(self, name) is not None for name in _RAISES_SPEC)
+
 
 class Changed(Frozen):
     """What a change came to. `fields` are those that really differ; without any the wish is the same as before."""

@@ -87,13 +87,15 @@ class Secrets(Frozen):
 class NewVm(Frozen):
     """A validated request for a VM. `requested_host`: the host that the caller named; `host_id`: where it goes.
 
+    Without a `host_id` one is chosen when the row is made.
+
     `secrets` are sealed. The row's MAC address and digests are computed when the row is made.
     """
 
     vm_id: str
     project: str
     name: str
-    host_id: str
+    host_id: str | None = None
     requested_host: str | None = None
     power_state: PowerState = PowerState.RUNNING
     labels: dict[str, str] = {}

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drivers.names import HostNames
 from model.capacity import Caps
+from model.placement import Policy, Strategy
 
 SimulatedGuests = Literal["none", "beside", "only"]
 DEFAULT_URL = "http://127.0.0.1:8460"
@@ -30,7 +31,8 @@ class Settings(BaseSettings):
     `temporal_profile` names a profile of a `temporal.toml` (address, namespace, TLS) and wins over address and
     namespace; `temporal_config_file` is that file, else Temporal's own place for it. `database_url_file` holds the URL,
     with whatever password is in it, so that no environment has to (S-42). `domain` ends the names in VMs' host
-    certificates, `<name>.<project>.<domain>` (S-41).
+    certificates, `<name>.<project>.<domain>` (S-41). `placement` and `memory_overcommit` rank the hosts that take a VM
+    which names none (H-P8).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_", frozen=True, extra="ignore", populate_by_name=True)
@@ -51,6 +53,8 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     host_silent_after_seconds: int = 90
+    placement: Strategy = "balanced"
+    memory_overcommit: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -62,6 +66,11 @@ class Settings(BaseSettings):
             return {**values, "database_url": Path(file).read_text("utf-8").strip()}
         except OSError as error:
             raise ValueError("the file with the database's URL cannot be read by this user") from error
+
+    @property
+    def policy(self) -> Policy:
+        """Return how hosts are ranked."""
+        return Policy(strategy=self.placement, memory_overcommit=self.memory_overcommit)
 
     @property
     def master_key_file(self) -> Path:

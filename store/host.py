@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from model.errors import Conflict, NotFound, Unavailable
+from model.capacity import Entitlement
+from model.errors import Conflict, NotFound
 from model.ids import new_id
 from model.report import HostReport
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
+from store.room import HELD, entitlement
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -24,20 +26,16 @@ _COLUMNS = (
 )
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
-    (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted
-from hosts h"""
-
-_RUNS = """case when coalesce(h.report -> 'hypervisors', '[]') = '[]' then true
-    when $1 = 'auto' then not h.report @> '{"hypervisors": [{"name": "simulated"}]}'
-        or exists (select from jsonb_array_elements(h.report -> 'hypervisors') e where e ->> 'name' <> 'simulated')
-    else h.report @> jsonb_build_object('hypervisors', jsonb_build_array(
-        jsonb_build_object('name', $1::text, 'available', true))) end"""
-"""Whether a host runs guests of a hypervisor, by its last report; one that has said nothing of it yet may."""
+    (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted, held.*
+from hosts h cross join lateral ({HELD}) held"""
 
 
 @dataclass(frozen=True)
 class StoredHost:
-    """A host. `report` is the last one, without its VMs; `silent` is computed now (H-S10)."""
+    """A host. `report` is the last one, without its VMs; `silent` is computed now (H-S10).
+
+    `live` and `leaving` are what the rows of its VMs hold: of those that live, and of those being deleted (H-P3).
+    """
 
     id: str
     name: str
@@ -58,6 +56,10 @@ class StoredHost:
     silent: bool
     vms: int
     vms_deleted: int
+    live: Entitlement
+    leaving: Entitlement
+    leaving_vms: int
+    leaving_until: datetime | None
 
 
 @dataclass(frozen=True)
@@ -150,26 +152,32 @@ class HostStore:
             )
         return (record["hosts"], record["silent"]) if record else (0, 0)
 
-    async def choose(self, hypervisor: str = "auto") -> str:
-        """Choose a host for a VM that named none: ready, not silent, with the fewest VMs, then by name.
+    async def cordon(self, host: str, actor: Actor) -> StoredHost:
+        """Let nothing new come to a host; raise Conflict for one that is drained, or in maintenance (H-E2)."""
+        return await self._set_status(host, "cordoned", "host.cordon", actor)
 
-        hypervisor: the host must have said that it runs such guests; `auto`: any but simulated ones, which are only
-        chosen by name. Raise Unavailable when there is none, Conflict when those that are ready lack the hypervisor.
-        """
-        async with reading(self._pool) as connection:
-            rows = await connection.fetch(
-                f"""select h.id, {_RUNS} as runs from hosts h
-                where h.status = 'ready' and not host_is_silent(h)
-                order by runs desc, (select count(*) from vms v where v.host_id = h.id), h.name limit 1""",
-                hypervisor,
+    async def uncordon(self, host: str, actor: Actor) -> StoredHost:
+        """Let new VMs come to a host again; one that has not reported yet goes on joining."""
+        return await self._set_status(host, "ready", "host.uncordon", actor)
+
+    async def _set_status(self, host: str, status: str, action: str, actor: Actor) -> StoredHost:
+        known = await self.get(host)
+        async with transaction(self._pool) as connection:
+            before = await connection.fetchval("select status from hosts where id = $1 for update", known.id)
+            if before not in ("joining", "ready", "cordoned"):
+                raise Conflict(f"the host {known.name} is {before}: end that first")
+            after = await connection.fetchval(
+                """update hosts set status = case when $2 = 'ready' and instance_id is null then 'joining' else $2 end
+                where id = $1 returning status""",
+                known.id,
+                status,
             )
-        if not rows:
-            raise Unavailable("no host is ready to take a VM; `hostler host ls` shows why")
-        if not rows[0]["runs"]:
-            raise Conflict(
-                f"no host that is ready runs {hypervisor} guests; `hostler host ls` shows what each one runs"
-            )
-        return rows[0]["id"]
+            if after != before:
+                told = {"before": {"status": before}, "after": {"status": after}}
+                await write_audit(
+                    connection, actor, project="public", action=action, subject=f"host/{known.id}", **told
+                )
+        return await self.get(known.id)
 
     async def foreign(self, host_id: str) -> tuple[dict[str, Any], ...]:
         """Return what the host holds although no row places it there: shown, and left alone (L-R1)."""
@@ -190,4 +198,8 @@ def _to_host(record: asyncpg.Record) -> StoredHost:
         silent=record["silent"],
         vms=record["vms"],
         vms_deleted=record["vms_deleted"],
+        live=entitlement(record, "live_"),
+        leaving=entitlement(record, "leaving_"),
+        leaving_vms=record["leaving_vms"],
+        leaving_until=record["leaving_until"],
     )

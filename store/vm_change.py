@@ -29,6 +29,7 @@ from store.change import (
 )
 from store.database import transaction
 from store.operation import end_operations
+from store.placement import check_increase, lock_host_of
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -49,9 +50,11 @@ class VmChanges:
         one whose guest ended by itself is one (L-V4).
         """
         async with transaction(self._pool) as connection:
+            if change.sizes:
+                await lock_host_of(connection, vm_id)
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
-            accepted = await change_locked(connection, record, change, actor)
+            accepted = await change_locked(connection, record, change, actor, see_hosts=project is None)
             is_start = change.power_state is PowerState.RUNNING and record["setbacks"] != 0
             if not accepted.changed and (record["phase"] == Phase.FAILED or is_start):
                 anew = f"{BEGIN_ANEW}, " if is_start else ""
@@ -138,8 +141,13 @@ class VmChanges:
             return await accept(connection, actor, after, "undelete", **_deadlines(record, after))
 
 
-async def change_locked(connection: Connection, record: asyncpg.Record, change: VmChange, actor: Actor) -> Accepted:
-    """Apply a change to a row that is locked, as a user does, or the guest by its own power-off (L-V4)."""
+async def change_locked(
+    connection: Connection, record: asyncpg.Record, change: VmChange, actor: Actor, *, see_hosts: bool = True
+) -> Accepted:
+    """Apply a change to a row that is locked, as a user does, or the guest by its own power-off (L-V4).
+
+    One of `sizes` takes the lock of the VM's host before.
+    """
     before = wish_of(record)
     changed = apply_change(before, change)
     if not changed.fields:
@@ -147,6 +155,8 @@ async def change_locked(connection: Connection, record: asyncpg.Record, change: 
     if changed.needs_stopped:
         await refuse_unless_stopped(connection, record)
     wish = changed.wish
+    if change.sizes:
+        await check_increase(connection, record, wish.spec, see_hosts=see_hosts)
     digest = input_digest(
         vm_id=record["id"], project=record["project"], name=record["name"], mac=record["mac"], spec=wish.spec
     )

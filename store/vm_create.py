@@ -12,26 +12,26 @@ from model.specification import NewVm, VmSpec, fingerprint, input_digest, same_f
 from store.audit import Actor
 from store.change import CLEAR, WAKE, Accepted, accept, pass_type_of
 from store.database import transaction
+from store.placement import Placing, reserve_host
 from store.vm import GONE_FOR
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 _MAC_DRAWS = 8
-_PLACEABLE = ("joining", "ready")
 
 
-async def create_vm(pool: Pool, new: NewVm, actor: Actor) -> Accepted:
+async def create_vm(pool: Pool, new: NewVm, actor: Actor, placing: Placing | None = None) -> Accepted:
     """Make the row of a VM that is wanted, or return the one that the same request made before.
 
-    Raise Conflict, with the reason, for a name or id that is taken, an id used within 30 days, and a host that takes
-    no new VM. Order: id, name, host (H-P6).
+    Raise Conflict, with the reason, for a name or id that is taken and an id used within 30 days; then Conflict, NoRoom
+    or Unavailable where no host takes it. Order: id, name, the named host's state, filters, caps (H-P6).
     """
     draw = 0
     while draw < _MAC_DRAWS:
         try:
             async with transaction(pool) as connection:
-                return await _create(connection, new, actor, draw)
+                return await _create(connection, new, actor, placing or Placing(), draw)
         except _NameTaken as error:
             async with transaction(pool) as connection:
                 refusal = await _describe_holder(connection, new)
@@ -50,14 +50,16 @@ class _MacTaken(Exception):
     """The unique index on MAC addresses refused the row (L-C13)."""
 
 
-async def _create(connection: Connection, new: NewVm, actor: Actor, draw: int) -> Accepted:
+async def _create(connection: Connection, new: NewVm, actor: Actor, placing: Placing, draw: int) -> Accepted:
     there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)
     if there is None:
-        record = await _insert(connection, new, draw)
+        await _check_gone(connection, new)
+        await _check_name(connection, new)
+        host_id = await reserve_host(connection, new.host_id, new.spec, placing)
+        record = await _insert(connection, new, host_id, draw)
         if record is not None:
             await _check_gone(connection, new)
-            await _check_host(connection, new.host_id)
-            shown = {"name": new.name, "host": new.host_id, "spec": new.spec.model_dump(mode="json")}
+            shown = {"name": new.name, "host": host_id, "spec": new.spec.model_dump(mode="json")}
             return await accept(connection, actor, record, "create", after=shown)
         there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)
     if there is None:
@@ -65,7 +67,7 @@ async def _create(connection: Connection, new: NewVm, actor: Actor, draw: int) -
     return await _return_existing(connection, new, actor, there)
 
 
-async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Record | None:
+async def _insert(connection: Connection, new: NewVm, host_id: str, draw: int) -> asyncpg.Record | None:
     """Insert the row; return None when another request made one of this id meanwhile."""
     mac = mac_address(new.vm_id, draw=draw)
     digest = input_digest(vm_id=new.vm_id, project=new.project, name=new.name, mac=mac, spec=new.spec)
@@ -78,7 +80,7 @@ async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Reco
             new.vm_id,
             new.project,
             new.name,
-            new.host_id,
+            host_id,
             new.spec.model_dump(mode="json"),
             new.secrets,
             digest,
@@ -95,12 +97,10 @@ async def _insert(connection: Connection, new: NewVm, draw: int) -> asyncpg.Reco
         if error.constraint_name == "vms_mac_key":
             raise _MacTaken from error
         raise _NameTaken from error
-    except asyncpg.ForeignKeyViolationError as error:
-        raise Conflict(f"there is no host {new.host_id}; choose another one") from error
 
 
 async def _check_gone(connection: Connection, new: NewVm) -> None:
-    """Asked after the insert: a teardown that ended this moment has its entry by now."""
+    """Asked before a host is, and again after the insert: a teardown that ended this moment has its entry by then."""
     gone = await connection.fetchrow(
         f"select project, at from gone where vm_id = $1 and at > now() - {GONE_FOR}", new.vm_id
     )
@@ -114,10 +114,13 @@ async def _check_gone(connection: Connection, new: NewVm) -> None:
     )
 
 
-async def _check_host(connection: Connection, host_id: str) -> None:
-    host = await connection.fetchrow("select name, status from hosts where id = $1 for share", host_id)
-    if host is not None and host["status"] not in _PLACEABLE:
-        raise Conflict(f"the host {host['name']} is {host['status']} and takes no new VM; choose another one")
+async def _check_name(connection: Connection, new: NewVm) -> None:
+    """Ask before a host is asked; the index decides (H-P6)."""
+    taken = await connection.fetchval(
+        "select true from vms where project = $1 and name = $2 and id <> $3", new.project, new.name, new.vm_id
+    )
+    if taken:
+        raise _NameTaken
 
 
 async def _return_existing(connection: Connection, new: NewVm, actor: Actor, there: asyncpg.Record) -> Accepted:

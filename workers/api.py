@@ -42,6 +42,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
         ui_url=settings.temporal_ui_url,
         namespace=settings.temporal_namespace,
         domain=settings.domain,
+        placement=settings.policy,
     )
     tasks = [
         asyncio.create_task(_connect(settings, parts, stopping)),

@@ -15,9 +15,12 @@ import pytest
 from drivers.host import prepare
 from model.capacity import Caps, Entitlement
 from model.errors import NoRoom, StepFailed
+from model.report import ReportAnswer
 from model.step import StepKind
 from model.vm import PowerState
+from runtime.settings import HostSettings
 from tests.fixtures.host import METHODS, HostWorld, make_row
+from workers.host_report import Reports
 
 LIVES = {"created": True}
 KEPT = {"created": True, "deleted": True}
@@ -192,3 +195,18 @@ async def test_without_caps_a_host_admits_what_it_is_asked(world: HostWorld, mon
     await world.restart()
     await make(world, "vm1", "vm2", memory_mib=1 << 30, disk_gib=60 << 10, cpu_millicores=32000)
     assert world.host.parts.ledger.held().cpu_millicores == 64000
+
+
+async def test_a_report_tells_caps_apart_from_the_machines_size(world: HostWorld) -> None:
+    """H-S7, H-S8: and what the ledger has committed; a host that declared no cap says so."""
+    await make(world, "vm1")
+    reports = Reports(world.host, ())
+    told = await reports.frame(1, True, ())
+    assert (told.caps, told.held) == (world.caps, SMALL)
+    assert told.capacity.cpu_millicores_committed == 1000
+    assert told.capacity.memory_mib_total not in (None, 0, 768)
+    assert HostSettings(max_vcpus=2, max_memory_mib=0).caps == Caps(max_vcpus=2)
+    await reports.take(ReportAnswer(acknowledged=1, want_whole=False, epoch=1, host_name="rack-7"))
+    world.add("vm2", memory_mib=768)
+    with pytest.raises(NoRoom, match=r"^host rack-7 refuses: memory"):
+        await world.run_pass(make_row("vm2"))

@@ -39,6 +39,8 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts"): ("admin", False, False),
     ("GET", "/v1/hosts"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}"): ("viewer", False, False),
+    ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
 }

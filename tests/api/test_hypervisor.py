@@ -50,4 +50,4 @@ async def test_a_host_is_chosen_that_runs_what_was_named(world: World) -> None:
     await world.pool.execute("update hosts set status = 'draining' where id = $1", told)
     answer = await ask(world, "simulated")
     assert answer.status_code == 409
-    assert "no host that is ready runs simulated guests" in answer.json()["detail"]
+    assert "does not run simulated guests" in answer.json()["detail"]

@@ -349,15 +349,3 @@ async def test_hosts_are_found_by_name_id_and_credential(pool: Pool) -> None:
     assert [host.name for host in await store.list()] == ["h1"]
     with pytest.raises(NotFound):
         await store.get("h2")
-
-
-async def test_a_host_is_chosen_by_its_load(pool: Pool) -> None:
-    from model.errors import Unavailable
-
-    store = HostStore(pool)
-    with pytest.raises(Unavailable):
-        await store.choose()
-    full, empty = await add_host(pool, name="a"), await add_host(pool, name="b")
-    await add_host(pool, name="c", status="cordoned")
-    await add_vm(pool, full)
-    assert await store.choose() == empty

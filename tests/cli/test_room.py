@@ -1,0 +1,57 @@
+"""How much of a host is held, as people read it (H-P7, H-S7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.room import describe_room, short_room
+from tests.cli.conftest import Runner
+from tests.cli.fleet import HOST_ID, Fleet
+
+
+def host(live: int = 0, leaving: int = 0, cap: int | None = None, size: int | None = None) -> dict[str, Any]:
+    held = {"live": {"memory_mib": live}, "leaving": {"memory_mib": leaving}, "leaving_vms": bool(leaving)}
+    return {"held": held, "caps": {"max_memory_mib": cap}, "capacity": {"memory_mib_total": size}}
+
+
+def memory(*numbers: int | None) -> str:
+    return dict(describe_room(host(*numbers)))["memory"]
+
+
+def test_a_bar_tells_the_living_from_the_leaving() -> None:
+    """H-P7."""
+    assert memory(1024, 512, 4096) == ("[#####~~~............] 1536 of 4096 MiB held, 512 MiB of it being torn down")
+    assert memory(0, 0, 4096) == "[....................] 0 of 4096 MiB held"
+
+
+def test_from_nine_tenths_on_it_warns_and_what_is_over_is_no_negative_room() -> None:
+    """H-P7: a normal state, `over by`."""
+    assert "nearly full" not in memory(3686, 0, 4096)
+    assert memory(3687, 0, 4096).endswith("3687 of 4096 MiB held, nearly full")
+    assert memory(6144, 0, 4096) == "[####################] 6144 of 4096 MiB held, over by 2048"
+    assert short_room(host(6144, 0, 4096), "memory_mib") == "6144 of 4096 MiB, over by 2048"
+
+
+def test_without_a_cap_the_machines_size_and_unknown_is_not_zero() -> None:
+    """H-P7, H-S7, H-A3."""
+    assert memory(1024, 0, None, 2048).endswith("] 1024 of 2048 MiB held, no cap")
+    assert memory(9999, 0, None, 2048).endswith("] 9999 of 2048 MiB held, no cap")
+    assert memory(1024, 0, None, None) == "1024 MiB held of an unknown size"
+    assert short_room(host(1024), "memory_mib") == "unknown"
+    assert dict(describe_room({}))["cpu"] == "unknown"
+
+
+def test_processors_are_read_as_vcpus_and_disk_of_the_filesystem() -> None:
+    """H-S8."""
+    told = {"held": {"live": {"cpu_millicores": 3500, "disk_gib": 1}}, "caps": {"max_vcpus": 4}}
+    told["capacity"] = {"storage_bytes_total": 10 << 30}
+    assert short_room(told, "cpu_millicores") == "3.5 of 4 vCPUs"
+    assert short_room(told, "disk_gib") == "1 of 10 GiB"
+
+
+def test_a_host_is_cordoned_by_name(fleet: Fleet, hostler: Runner) -> None:
+    """H-E2: and the command says what the host is now."""
+    for verb, status in (("cordon", "cordoned"), ("uncordon", "ready")):
+        fleet.answers["POST", f"/v1/hosts/host-1/{verb}"] = (200, {"id": HOST_ID, "name": "host-1", "status": status})
+        found = hostler("host", verb, "host-1")
+        assert (found.code, found.err.strip()) == (0, f"host-1 is {status}")
