@@ -89,6 +89,14 @@ def test_what_a_released_worker_left_is_read_by_this_one(home: Path):
         assert Paths(path.parent, stem).read_validator() == old[f"images/{path.name}"]["validator"]
 
 
+def test_a_guest_that_an_earlier_worker_started_is_known_to_run(home: Path):
+    """L-G11, L-V4: its own power-off counts as such, and is not taken for the end of a boot that failed."""
+    patch_files(home)
+    running = [entry.status for entry in load_records(home) if entry.status and entry.status.process is not None]
+    assert running
+    assert all(status.started_at is not None for status in running)
+
+
 def test_each_file_has_its_format_and_the_old_one_is_beside(home: Path):
     """L-G11: the old content is kept, whole; a file whose kind did not change is not touched."""
     before = contents(home)
