@@ -35,13 +35,14 @@ select coalesce(sum({_MILLICORES}) filter (where not v.deleted), 0)::bigint as l
     max(v.destroy_at) filter (where v.deleted) as leaving_until
 from vms v where v.host_id = h.id and {_COUNTS}"""
 
-# A VM that the host holds in part already says nothing of how much more it takes: such a one is tried once a minute.
+# A VM that the host may hold in part already, as its host key tells, says nothing of how much more it takes: such a one
+# is tried once a minute.
+_EXACT = "v.first_ready_at is null and v.ssh_host_key is null and v.disk_gib is not null"
 _WAITING = f"""
 select v.id, {_MILLICORES} as cpu_millicores, {_MEMORY} as memory_mib, coalesce(v.disk_gib, 0) as disk_gib, v.due_at,
-    v.first_ready_at is null as absent, v.first_ready_at is null and v.disk_gib is not null as exact
+    v.first_ready_at is null as absent, {_EXACT} as exact
 from vms v where v.host_id = $1 and v.waiting_for = '{Waiting.REFUSED}' and not v.deleted
-    and (v.due_at is not null or (v.first_ready_at is null and v.disk_gib is not null)
-        or v.waiting_since < now() - interval '1 minute')
+    and (v.due_at is not null or ({_EXACT}) or v.waiting_since < now() - interval '1 minute')
 order by v.created_at, v.id"""
 
 
@@ -69,8 +70,11 @@ async def wake_refused(connection: Connection, host_id: str) -> str | None:
     rows = entitlement(host, "live_") + entitlement(host, "leaving_")
     for record in waiting:
         wish = entitlement(record)
-        short = find_shortages(caps, rows, wish) if record["absent"] else find_shortages(caps, Entitlement(), rows)
-        if not short and not (record["exact"] and find_shortages(caps, told, wish)):
+        if record["exact"]:
+            short = find_shortages(caps, rows, wish) or find_shortages(caps, told, wish)
+        else:  # what does not rise beyond what the host holds already is not judged there either (H-A2)
+            short = find_shortages(caps, Entitlement(), rows + wish if record["absent"] else rows, told)
+        if not short:
             return await _wake(connection, record["id"])
     return None
 

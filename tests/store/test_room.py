@@ -89,6 +89,25 @@ async def test_a_refusal_that_cannot_be_foreseen_is_tried_once_a_minute(pool: Po
     assert await tell(pool, host_id, 3, 0) == ["one"]
 
 
+async def test_what_the_host_holds_of_it_already_does_not_count_against_it(pool: Pool, host_id: str) -> None:
+    """L-C3, H-A2: an earlier attempt was admitted, then more was asked for: only its host knows how much more."""
+    await add_refused(pool, host_id, "one", 4096, age=2, ssh_host_key="key")
+    await pool.execute("update vms set waiting_since = now() - interval '2 minutes'")
+    await add(pool, host_id, "lives", 2048, phase="ready", first_ready_at=BEGAN)
+    assert await tell(pool, host_id, 2, 4096) == [], "the other one is still there"
+    await pool.execute("delete from vms where id = 'lives'")
+    assert await tell(pool, host_id, 3, 2048) == ["one"]
+
+
+async def test_a_cap_that_is_exceeded_already_keeps_no_rebuild_waiting(pool: Pool, host_id: str) -> None:
+    """L-C3, H-P7: a cap that was lowered touches what is held as little as the host itself judges it (H-A2)."""
+    spec = {"first_ready_at": BEGAN, "ssh_host_key": "key"}
+    await add_refused(pool, host_id, "one", 8192, age=2, **spec)
+    await pool.execute("update vms set waiting_since = now() - interval '2 minutes'")
+    caps = Caps(max_memory_mib=4096, max_disk_gib=1)
+    assert await tell(pool, host_id, 2, 8192, caps) == ["one"]
+
+
 async def test_a_host_that_comes_back_wakes_whom_it_refused_only_when_it_has_room(pool: Pool, host_id: str) -> None:
     """L-C3, H-S12: also then one at a time."""
     await add_refused(pool, host_id, "one", 8192, age=2)
