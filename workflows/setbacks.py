@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.decide.setback import FAILING, STEADY, has_run_for, is_stalled, steady_at
+from model.decide.setback import FAILING, count_setbacks, is_stalled, steady_at
 from model.passes import Count, Outcome, PassRef
 from model.record import Observed, View
 from model.row import Row
@@ -23,7 +23,7 @@ _CAUSES = {
 def counted(row: Row, view: View, ref: PassRef, step_number: int, *, jitter: float) -> Outcome:
     """Count one setback, and say when the guest is brought up again; of what is from before a start only take note."""
     seen, before = view.observed, row.status.setbacks
-    setbacks = 0 if before is None else 1 if has_run_for(seen) >= STEADY else before + 1
+    setbacks = count_setbacks(row, seen)
     pause = policies.pause_after_setback(setbacks) * jitter
     count = Count(
         before=before, setbacks=setbacks, setback=seen.setback, up_again_at=row.now + pause if pause else None

@@ -31,7 +31,7 @@ def next_of_ended(row: Row, record: Record, seen: Observed) -> Step | None:
             until=row.now + REPORT_LOOK,
             waits=Waiting.GUEST_POWEROFF,
         )
-    if must_count(row, seen):
+    if must_count(row, seen) or (row.status.setbacks and _ended_by_host(seen) and has_run_for(seen) >= STEADY):
         return Step(kind=StepKind.COUNT_SETBACK, reason="what befell the guest is counted before it is brought up")
     until = row.status.up_again_at
     if until is not None and until > row.now and not record.stop_intended and record.boot_id == seen.boot_id:
@@ -85,6 +85,21 @@ def has_run_for(seen: Observed) -> timedelta:
         return timedelta(0)
     is_over = seen.power_state is PowerState.STOPPED and seen.last_exit is not None
     return (seen.last_exit.at if is_over and seen.last_exit else seen.seen_at) - seen.started_at
+
+
+def count_setbacks(row: Row, seen: Observed) -> int:
+    """Return how often something has befallen the guest since it ran for long, or since its user's start.
+
+    The reboot of its host that ends one which has run for long is no setback: the next one is the first.
+    """
+    before, news = row.status.setbacks, seen.setback not in (None, row.status.setback)
+    if before is None:
+        return 0
+    return int(news) if has_run_for(seen) >= STEADY else before + news
+
+
+def _ended_by_host(seen: Observed) -> bool:
+    return seen.last_exit is not None and seen.last_exit.by == "host"
 
 
 def steady_at(row: Row, seen: Observed) -> datetime | None:

@@ -9,7 +9,7 @@ import pytest
 from model.decide import next_step
 from model.decide.setback import FAILING, STEADY
 from model.step import NOTHING_TO_DO, Step, StepKind
-from model.vm import PowerState
+from model.vm import LastExit, PowerState
 from model.waiting import Waiting
 from tests.model.test_decide import created, run_until_rest
 from tests.model.world import NOW, World
@@ -58,6 +58,20 @@ def test_after_a_users_start_what_was_before_is_taken_note_of_and_not_counted():
         world.die()
         run_until_rest(world)
         assert world.row.status.setbacks == 1
+
+
+def test_what_ran_for_long_begins_anew_though_its_host_was_rebooted():
+    """L-V4: that is no end of its own, so that the next one does not tell of the ten minutes before."""
+    for ran, setbacks in ((STEADY, 0), (STEADY / 2, FAILING - 1)):
+        world = created()
+        world.die()
+        run_until_rest(world)
+        world.status(setbacks=FAILING - 1)
+        world.stop_guest()
+        exit_ = LastExit(at=NOW + ran, by="host", reason="its host was rebooted")
+        world.see(boot_id="b2", started_at=NOW, last_exit=exit_)
+        assert run_until_rest(world)[-2:] == [StepKind.BOOT, StepKind.SETTLED]
+        assert world.row.status.setbacks == setbacks
 
 
 def test_a_guest_that_failed_too_often_is_looked_at_when_it_has_run_for_long():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from model.decide.setback import count_setbacks
 from model.passes import PassStart  # noqa: F401  (the models must import without Temporal)
 from model.process import ProcessRecord
 from model.record import CreateProgress, HostOrder, KeptDisk, Observed, Record, Setback, View
@@ -205,10 +206,8 @@ class World:
         self.status(attempt_pass=status.pass_number, create_attempts=status.create_attempts + 1)
 
     def do_count_setback(self) -> None:
-        setbacks = self.row.status.setbacks
-        self.status(
-            setbacks=0 if setbacks is None else setbacks + 1, setback=self.view.observed.setback, up_again_at=None
-        )
+        seen = self.view.observed
+        self.status(setbacks=count_setbacks(self.row, seen), setback=seen.setback, up_again_at=None)
 
     def do_certify(self) -> None:
         self.see(certificate_serial=self.row.desired.certificate_serial or 1)
