@@ -127,7 +127,7 @@ def _after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime,
     if failure.kind is FailureKind.UNKNOWN_THERE:
         words = "waiting for the host's worker to be upgraded"
         fields = {"phase": phase, "words": words, "waits": Waiting.HOST_OUTDATED}
-        return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + LOOK_ANYWAY)
+        return Verdict(fields, give_back=attempted, due_at=now + LOOK_ANYWAY)
     if failure.kind is FailureKind.REFUSED:
         # No time to look again: whoever hears that the host has room wakes the row.
         fields = {**told, "phase": Phase.FAILED, "words": "waiting for room on the host", "waits": Waiting.REFUSED}
@@ -141,7 +141,9 @@ def _after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime,
     if away:
         pause = policies.pause_after_failure(row.status.failures + 1) * jitter
         fields = {**told, "failures": row.status.failures + 1, "waits": Waiting.HOST_BUSY}
-        return Verdict(fields, give_back=attempted, counted=attempted, due_at=now + pause)
+        # What was not even begun, or tells nothing, never ends the retries (L-C6).
+        counted = attempted and failure.kind is FailureKind.SILENT
+        return Verdict(fields, give_back=attempted, counted=counted, due_at=now + pause)
     if pass_type_of(row) != "CreateVm":
         return _after_failed_step(row, told, now=now, jitter=jitter)
     if failure.kind is FailureKind.PERMANENT:

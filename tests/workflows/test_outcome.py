@@ -64,8 +64,7 @@ def test_a_refusal_uses_no_attempt_and_waits_to_be_woken():
         (FailureKind.NOT_PICKED_UP, {"refunds": 3, "step_refunds": {"boot": 3}}, False),
         (FailureKind.SILENT, {"refunds": 3, "step_refunds": {"boot": 2, "fetch_image": 1}}, True),
         (FailureKind.SILENT, {"refunds": 9, "step_refunds": {"fetch_image": 3}}, True),
-        (FailureKind.AWAY, {"refunds": 3, "step_refunds": {"boot": 3}}, True),
-        (FailureKind.AWAY, {"refunds": 10, "step_refunds": {"boot": 0}}, False),
+        (FailureKind.BELOW_FLOOR, {"refunds": 3, "step_refunds": {"boot": 3}}, True),
         (FailureKind.BELOW_FLOOR, {"refunds": 10, "step_refunds": {"boot": 0}}, False),
     ],
 )
@@ -78,6 +77,13 @@ def test_what_gives_an_attempt_back_is_bounded(kind: FailureKind, row: dict[str,
         assert (found.fields["phase"], found.fields["resting"], found.due_at) == (Phase.FAILED, True, None)
         assert "times" in found.fields["error"]
         assert found.fields["error"].endswith("the last time: why")
+
+
+@pytest.mark.parametrize("kind", [FailureKind.AWAY, FailureKind.UNKNOWN_THERE])
+def test_what_says_nothing_never_ends_the_retries(kind: FailureKind):
+    """L-C4, L-C6, H-D4: an API that gives out no input for an hour, or a worker that is upgraded tomorrow."""
+    found = verdict(kind, **TRIED, refunds=10, step_refunds={"boot": 0})
+    assert (found.give_back, found.counted, found.rests) == (True, False, False)
 
 
 def test_a_create_that_was_interrupted_too_often_rests():
