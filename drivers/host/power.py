@@ -175,6 +175,7 @@ class PowerSteps:
             state = await self._find(order.vm_id)
             if state.process is not None:
                 raise StepFailed("the guest still runs: it must be stopped, not only recorded so")
+            self._parts.boot_slots.release(order.vm_id)
             await note_exit(self._parts, status, state, job.guard)
             await self._change(job, order.vm_id, self._at_rest)
 

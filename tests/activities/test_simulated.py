@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -361,3 +362,18 @@ async def test_real_and_simulated_guests_live_side_by_side(tmp_path: Path, netns
         assert (await world.host.parts.network.inventory()).taps == frozenset()
     finally:
         await world.close()
+
+
+async def test_a_vm_that_is_wanted_stopped_leaves_the_queue_for_a_boot(world: HostWorld) -> None:
+    """L-C7, L-V2: nobody's turn is kept for a guest that nobody boots any more."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.cause("vm1", "crash")
+    await until_look(world)
+    slots, began = world.host.parts.boot_slots, datetime(2026, 1, 1, tzinfo=UTC)
+    for other in ("a", "b"):
+        assert await slots.take(other, print, boot_priority=0, created_at=began) is None
+    assert await slots.take("vm1", print, boot_priority=9, created_at=began, wait_seconds=0.01) is not None
+    await world.run_pass(make_row("vm1", created=True, power_state=PowerState.STOPPED))
+    slots.release("a")
+    assert not slots.holds("vm1")
+    assert slots.busy == 1
