@@ -45,6 +45,8 @@ class HostSteps(StoreCalls):
         self.view: View | None = None
         self.current = StepKind.WAIT
         self.step_number = 0
+        self.pass_number = 0
+        """The number that this run drew. The row's may be that of whoever has taken it since."""
         self.claimed = False
         self.booted = False
         self.poked = False
@@ -54,10 +56,6 @@ class HostSteps(StoreCalls):
     def look_again(self) -> None:
         """Something changed: read the row again. A poke carries nothing."""
         self.poked = True
-
-    @property
-    def pass_number(self) -> int:
-        return self.row.status.pass_number
 
     @property
     def ref(self) -> PassRef:

@@ -124,6 +124,8 @@ class Pass(HostSteps):
         self.view = None
         self._done = ()
         row = await self.store(PassActivities.claim_vm, ClaimRequest(vm_id=self.vm_id, run_id=key))
+        if row is not None and row.owner:
+            self.pass_number = row.status.pass_number
         self.take(row)
 
     async def _claim_anew(self) -> None:
@@ -193,7 +195,6 @@ class Pass(HostSteps):
                 await self._finish("superseded", self.row.now + policies.INSIDE_WAIT_LIMIT, wake)
             elif self.row.owner:
                 self.take(await self.store(PassActivities.read_vm, self.ref))
-            # Else it is claimed anew: read by the number that it has now, the row would seem to be this pass's own.
             return
         verdict = after_failure(
             self.row, kind, failure, now=workflow.now(), jitter=workflow.random().uniform(0.75, 1.25)

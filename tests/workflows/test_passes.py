@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from model.passes import Finish, Outcome
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
-from store.change import DISOWN
+from store.change import CLEAR, DISOWN, WAKE
 from store.database import Pool
 from store.passes import PassStore
 from tests.workflows.conftest import Fleet, running_fleet
@@ -218,6 +218,21 @@ async def test_a_permanent_error_rests_and_says_why(fleet: Fleet):
     assert row["resting"]
     await fleet.delete(vm_id, 0)
     await fleet.until_gone(vm_id)
+
+
+async def test_what_a_user_cleared_is_not_written_back_by_the_pass_that_it_overtook(fleet: Fleet):
+    """L-C4, L-G9: also where its wake-up was lost, so that the pass hears of the change by its own refused write."""
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_root_disk" and fleet.host.calls.count(name) == 1:
+            await fleet.pool.execute(f"update vms set {CLEAR}, {WAKE} where id = $1", order.vm_id)
+            raise ApplicationError("too old", type="BelowFloor", non_retryable=True)
+
+    fleet.host.before = fail
+    vm_id = await fleet.add_vm(refunds=10, step_refunds={"ensure_root_disk": 0, "complete": 0})
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: row["claim_until"] is None and row["run_id"] is not None)
+    assert (row["phase"], row["resting"], row["last_error"], row["refunds"]) == ("ready", False, None, 0)
 
 
 async def test_a_permanent_error_of_a_step_that_was_cut_off_counts_for_nothing(fleet: Fleet):
