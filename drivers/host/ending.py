@@ -24,6 +24,12 @@ class Ending:
     def __init__(self, parts: Parts, looker: Looker) -> None:
         self._parts = parts
         self._looker = looker
+        self._asked: dict[str, float] = {}
+
+    def may_still_end(self, vm_id: str, seconds: float) -> bool:
+        """Say whether the guest was asked to stop within so many seconds, and that stop was not carried through."""
+        asked = self._asked.get(vm_id)
+        return asked is not None and time.monotonic() - asked < seconds
 
     async def stop(self, job: Job, vm_id: str, timeout_seconds: float) -> None:
         """Press the power button until the guest has ended or the time is over, then kill; return when it is gone."""
@@ -37,6 +43,7 @@ class Ending:
         if process is not None and state.process == process and state.ended is None:
             heeded = await self._ask(job, guest, process, paused=state.power == "paused", seconds=timeout_seconds)
         await self.kill(job, vm_id, stopped=STOPPED if heeded else _by_force(timeout_seconds))
+        self._asked.pop(vm_id, None)
 
     async def _ask(self, job: Job, guest: Guest, process: ProcessRecord, *, paused: bool, seconds: float) -> bool:
         """Ask again and again: a guest that is still booting does not hear the first time (case A8).
@@ -50,6 +57,7 @@ class Ending:
             with contextlib.suppress(StepFailed):
                 if paused:
                     await hypervisor.resume(guest, process)
+                self._asked[guest.vm_id] = time.monotonic()
                 await hypervisor.ask_to_stop(guest, process)
             if await hypervisor.await_end(guest, process, min(left, ASK_AGAIN_SECONDS)):
                 return True

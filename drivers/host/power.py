@@ -31,7 +31,10 @@ class PowerSteps:
         self._ending = ending
 
     async def boot(self, job: Job, order: HostOrder, say: Say) -> str | None:
-        """Let exactly one process run for the VM; the text of L-G10 when no boot slot came free within a minute."""
+        """Let exactly one process run for the VM; the text of L-G10 when no boot slot came free within a minute.
+
+        One that lives and was asked to stop just now may still end, which then is that stop's doing: it is waited for.
+        """
         vm_id = order.vm_id
         self._check_wanted(order)
         if (await self._find(vm_id)).power not in ("running", "paused"):
@@ -42,6 +45,8 @@ class PowerSteps:
             if waiting is not None:
                 return waiting
             say("starting the guest")
+        elif self._is_ending(order):
+            return "waiting whether the guest ends: it was asked to stop"
         async with job.locked():
             try:
                 await self._boot(job, order)
@@ -49,6 +54,10 @@ class PowerSteps:
                 self._parts.boot_slots.release(vm_id)
                 raise
         return None
+
+    def _is_ending(self, order: HostOrder) -> bool:
+        intended = self._parts.records.status(order.vm_id).record.stop_intended
+        return intended and self._ending.may_still_end(order.vm_id, order.stop_timeout_seconds)
 
     async def _boot(self, job: Job, order: HostOrder) -> None:
         vm_id = order.vm_id

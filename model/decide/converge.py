@@ -123,6 +123,9 @@ def _next_of_up(row: Row, record: Record, seen: Observed) -> Step | None:
     first = _next_of_restart(row, record, seen) or next_of_stalled(row, seen)
     if first is not None:
         return first
+    if record.stop_intended:
+        # A stop was given up halfway, as by an undelete: what the guest does from now on is no stop's doing.
+        return Step(kind=StepKind.BOOT, reason="the guest was being stopped and is wanted up")
     if row.desired.power_state is PowerState.PAUSED and seen.power_state is PowerState.RUNNING:
         return Step(kind=StepKind.PAUSE, reason="the VM is wanted paused")
     if row.desired.power_state is PowerState.RUNNING and seen.power_state is PowerState.PAUSED:

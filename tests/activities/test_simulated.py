@@ -364,6 +364,34 @@ async def test_real_and_simulated_guests_live_side_by_side(tmp_path: Path, netns
         await world.close()
 
 
+async def test_a_guest_whose_stop_was_given_up_runs_on_as_any_other(world: HostWorld) -> None:
+    """L-V3, L-V4, L-R4: it is waited for while it may still end; then its own power-off is its own again."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.control("vm1", ignores_power_button=True)
+    wanted = make_row("vm1", created=True)
+    patient = wanted.model_copy(update={"desired": wanted.desired.model_copy(update={"stop_timeout_seconds": 600})})
+    stopped = patient.desired.model_copy(update={"power_state": PowerState.STOPPED})
+    stopping = asyncio.create_task(world.run_pass(patient.model_copy(update={"desired": stopped})))
+    async with asyncio.timeout(10):
+        while not effects(world)["press"]:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    world.pass_number += 1
+    view = await world.vm.ensure_booted(world.order("vm1", patient, 1))
+    assert view.waiting is not None
+    assert view.record is not None
+    assert view.record.stop_intended
+    impatient = wanted.desired.model_copy(update={"stop_timeout_seconds": 0})
+    view = await world.run_pass(wanted.model_copy(update={"desired": impatient}))
+    assert view.record is not None
+    assert not view.record.stop_intended
+    assert effects(world)["boot"] == 1
+    world.simulation.cause("vm1", "poweroff")
+    assert (await until_look(world)).guest_stopped_itself
+
+
 async def test_a_vm_that_is_wanted_stopped_leaves_the_queue_for_a_boot(world: HostWorld) -> None:
     """L-C7, L-V2: nobody's turn is kept for a guest that nobody boots any more."""
     await world.run_pass(make_row("vm1"))

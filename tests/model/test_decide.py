@@ -118,6 +118,16 @@ def test_a_reboot_of_the_host_leaves_a_stopped_vm_stopped():
     assert world.starts == 0
 
 
+def test_a_guest_whose_stop_was_given_up_is_known_to_run():
+    """L-V3, L-R4: its record says so, so that its host looks for no difference for ever; a restart goes on."""
+    world = created()
+    world.record(stop_intended=True)
+    assert next_step(world.row, world.view).kind is StepKind.BOOT
+    world.status(restart_generation=1)
+    world.record(restart_of=world.view.observed.process, restart_of_generation=1)
+    assert next_step(world.row, world.view).kind is StepKind.STOP
+
+
 def test_a_guest_that_does_not_answer_is_not_dead():
     """Case B2: no restart while nobody can tell."""
     world = created()
