@@ -221,6 +221,14 @@ class HeldDocument(Shown):
     leaving_until: datetime | None
 
 
+class Condition(Shown):
+    """What is wrong with an object, and what a person can do. `condition` is a fixed word, such as `disk_short`."""
+
+    condition: str
+    what: str
+    advice: str
+
+
 class HostDocument(Shown):
     """A host with what it last reported, and what is held of it.
 
@@ -248,6 +256,7 @@ class HostDocument(Shown):
     over_by: Entitlement | None
     hypervisors: list[HypervisorReport]
     unmanaged: int | None
+    conditions: list[Condition]
 
 
 class EnrolledDocument(Shown):

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from api.documents import (
     Addresses,
     CertificateDocument,
+    Condition,
     FileDocument,
     HeldDocument,
     HostDocument,
@@ -24,6 +25,8 @@ from api.documents import (
 )
 from api.why import error_for, why
 from model.capacity import find_excess
+from model.report import Capacity
+from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
 from model.specification import FileSpec
 from model.text import clean_text
 from store.host import StoredHost
@@ -124,7 +127,19 @@ def host_view(host: StoredHost) -> HostDocument:
         over_by=find_excess(report.caps, host.live + host.leaving) if report and report.caps else None,
         hypervisors=list(report.hypervisors) if report else [],
         unmanaged=report.unmanaged if report else None,
+        conditions=_conditions(report.capacity) if report else [],
     )
+
+
+def _conditions(capacity: Capacity) -> list[Condition]:
+    """List what is wrong with a host by its last report (D-12)."""
+    free, total = capacity.storage_bytes_free, capacity.storage_bytes_total
+    if not is_below(DISK_WARN_PERCENT, free, total):
+        return []
+    stopped = is_below(DISK_STOP_CREATES_PERCENT, free, total)
+    what = "no VM is made there, and unused images were removed" if stopped else "VMs are still made there"
+    advice = f"make room on the host; below {DISK_STOP_CREATES_PERCENT} % no VM is made"
+    return [Condition(condition="disk_short", what=f"{describe_room(free, total)}: {what}", advice=advice)]
 
 
 def image_view(image: StoredImage, *, project: str | None) -> ImageDocument:

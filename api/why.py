@@ -157,6 +157,10 @@ _TOLD: dict[Waiting, _Told] = {
         "It goes on once the API has signed it; the log of the API says what keeps it, such as a missing key of the "
         "SSH CA.",
     ),
+    Waiting.HOST_DISK: _Told(
+        "waits for room on {host}, where no VM is made while the disk is so full",
+        "Make room there, or delete VMs; it goes on by itself then.",
+    ),
     Waiting.HOST_QUEUE: _Told("keeps its place in a queue of {host}", "Nothing is needed: its turn comes by itself."),
 }
 

@@ -101,7 +101,8 @@ def facts(host: Document) -> list[tuple[str, object]]:
     told: list[tuple[str, object]] = [
         (key, moment(value) if key.endswith("_at") else value)
         for key, value in host.items()
-        if key not in ("hypervisors", "activity_names", "capacity", "caps", "held") and value not in (None, {}, [])
+        if key not in ("hypervisors", "activity_names", "capacity", "caps", "held", "conditions")
+        and value not in (None, {}, [])
     ]
     told += describe_room(host)
     capacity, held = inner(host, "capacity"), inner(host, "held")
@@ -110,5 +111,9 @@ def facts(host: Document) -> list[tuple[str, object]]:
             ("being torn down", f"{held['leaving_vms']} VMs, the last until {moment(held.get('leaving_until'))}")
         )
     told += [(key, "unknown" if value is None else value) for key, value in capacity.items()]
+    told += [
+        (str(each.get("condition")), f"{each.get('what')}; {each.get('advice')}")
+        for each in documents(host, "conditions")
+    ]
     told += [("hypervisor", f"{describe_hypervisor(each)}: {each.get('why')}") for each in hypervisors]
     return told

@@ -15,12 +15,19 @@ import shutil
 import stat
 from collections.abc import Generator
 from pathlib import Path
+from typing import Protocol
 
 from model.errors import OutOfSpace, StepFailed
 
 _NEW = ".new."
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Write(Protocol):
+    """How a record is written: as `write_durably` does it."""
+
+    def __call__(self, path: Path, data: bytes, *, mode: int = 0o600) -> None: ...
 
 
 def write_durably(

@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from drivers.durable import make_folder, remove_durably, remove_leftovers, write_durably
+from drivers.durable import Write, make_folder, remove_durably, remove_leftovers, write_durably
 from drivers.formats import FENCE, parse
 from drivers.threads import in_thread
 from model.base import Frozen
@@ -30,8 +30,11 @@ class StoredFence(Frozen):
 class FenceStore:
     """Keep fences of one host instance; everything but `load` belongs to one event loop."""
 
-    def __init__(self, folder: Path, *, fleet_id: str, host_id: str, instance_id: str) -> None:
+    def __init__(
+        self, folder: Path, *, fleet_id: str, host_id: str, instance_id: str, write: Write = write_durably
+    ) -> None:
         self._folder = folder
+        self._write_durably = write
         self._identity = (fleet_id, host_id, instance_id)
         self._durable: dict[str, StoredFence] = {}
         self._seen: dict[str, Fence] = {}
@@ -117,7 +120,7 @@ class FenceStore:
 
     async def _write(self, stored: StoredFence) -> None:
         data = json.dumps(stored.model_dump(mode="json")).encode()
-        await in_thread(write_durably, self._folder / f"{stored.vm_id}.json", data)
+        await in_thread(self._write_durably, self._folder / f"{stored.vm_id}.json", data)
         self._durable[stored.vm_id] = stored
 
 

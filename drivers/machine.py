@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pydantic
 
-from drivers.durable import make_folder, remove_leftovers, write_durably
+from drivers.durable import Write, make_folder, remove_leftovers, write_durably
 from drivers.formats import HOST, parse
 from drivers.threads import in_thread
 from model.base import Frozen
@@ -65,13 +65,22 @@ def lock_worker(home: Path) -> int:
 class HostIdentity:
     """What host.json says, kept in memory; its numbers only rise."""
 
-    def __init__(self, path: Path, stored: HostFile) -> None:
+    def __init__(self, path: Path, stored: HostFile, write: Write = write_durably) -> None:
         self._path = path
+        self._write_durably = write
         self._stored = stored
         self._number = stored.report_number
 
     @classmethod
-    def open(cls, home: Path, *, fleet_id: str, host_id: str, machine_id_path: Path = MACHINE_ID) -> HostIdentity:
+    def open(
+        cls,
+        home: Path,
+        *,
+        fleet_id: str,
+        host_id: str,
+        machine_id_path: Path = MACHINE_ID,
+        write: Write = write_durably,
+    ) -> HostIdentity:
         """Read host.json, or make it with a new instance id when the state directory has none (H-E2).
 
         Raises Conflict when another machine's or another fleet's directory is found, Unreadable when it cannot be read.
@@ -94,7 +103,7 @@ class HostIdentity:
                 "this state directory was made on another machine: if that machine is gone for good, "
                 f"`hostler host replace {stored.host_id}` lets this one take its place"
             )
-        return cls(path, stored)
+        return cls(path, stored, write)
 
     @property
     def fleet_id(self) -> str:
@@ -130,7 +139,7 @@ class HostIdentity:
 
     async def _write(self, **changed: int) -> None:
         stored = self._stored.model_copy(update=changed)
-        await in_thread(write_durably, self._path, json.dumps(stored.model_dump()).encode())
+        await in_thread(self._write_durably, self._path, json.dumps(stored.model_dump()).encode())
         self._stored = stored
 
 

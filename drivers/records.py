@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivers.durable import make_folder, open_folder, remove_durably, remove_leftovers, translated, write_durably
+from drivers.durable import Write, make_folder, open_folder, remove_durably, remove_leftovers, translated, write_durably
 from drivers.stored import StoredConfig, StoredStatus, read_stored
 from drivers.threads import finish
 from model.errors import NotFound, StepFailed, Unreadable
@@ -47,8 +47,9 @@ class Entry:
 class RecordStore:
     """All records of one host worker. Writes of one VM are serial; each changes what is there at that instant."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, write: Write = write_durably) -> None:
         self._root = folder
+        self._write_durably = write
         self._entries: dict[str, Entry] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -156,7 +157,7 @@ class RecordStore:
                 make_folder(self._root)
             make_folder(folder)
         data = json.dumps(stored.model_dump(mode="json"), separators=(",", ":")).encode()
-        write_durably(folder / name, data, mode=0o600)
+        self._write_durably(folder / name, data, mode=0o600)
 
     async def _remove_and_forget(self, vm_id: str) -> None:
         await asyncio.to_thread(_remove, self.folder(vm_id))

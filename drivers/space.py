@@ -8,10 +8,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from drivers.reserve import Reserve
 from model.errors import OutOfSpace, StepFailed
-
-MIB = 1 << 20
-GIB = 1 << 30
+from model.room import human, is_below
 
 
 class Reservation:
@@ -48,12 +47,12 @@ class Reservation:
 class Space:
     """The free room of the filesystem that holds `folder`, less a reserve that only records may use (D-12).
 
-    reserve_bytes: None takes 1 GiB, at most 2 % of the filesystem.
+    Of the reserve only what it does not hold already is still to be left.
     """
 
-    def __init__(self, folder: Path, *, reserve_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, reserve: Reserve | None = None) -> None:
         self._folder = folder
-        self._reserve_bytes = reserve_bytes
+        self._reserve = reserve
         self._reservations: set[Reservation] = set()
 
     @property
@@ -65,6 +64,11 @@ class Space:
         """Give what a new copy may take, in bytes; 0 when nothing is left."""
         free, reserve = self._free_and_reserve()
         return max(0, free - reserve - self.promised_bytes)
+
+    def is_below(self, percent: int) -> bool:
+        """Say whether less than so much of the filesystem is free, whoever it is for."""
+        found = self._look()
+        return is_below(percent, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def check(self, needed_bytes: int, what: str, own: Reservation | None = None) -> None:
         """Raise OutOfSpace, with the numbers, unless so much more fits beside what is promised already.
@@ -95,19 +99,15 @@ class Space:
             self._reservations.discard(reservation)
 
     def _free_and_reserve(self) -> tuple[int, int]:
+        found = self._look()
+        reserve = max(0, self._reserve.wanted_bytes() - self._reserve.held_bytes()) if self._reserve else 0
+        return found.f_bavail * found.f_frsize, reserve
+
+    def _look(self) -> os.statvfs_result:
         try:
-            found = os.statvfs(self._folder)
+            return os.statvfs(self._folder)
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, "an unknown error")
             raise StepFailed(
                 f"could not ask for the free space of the folder {self._folder.name!r}: the host answered {name}"
             ) from error
-        reserve = self._reserve_bytes
-        if reserve is None:
-            reserve = min(GIB, found.f_blocks * found.f_frsize // 50)
-        return found.f_bavail * found.f_frsize, reserve
-
-
-def human(size_bytes: int) -> str:
-    """Write a size for people: GiB with one decimal, MiB below one GiB."""
-    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{-(-size_bytes // MIB)} MiB"

@@ -69,13 +69,15 @@ class Status(Lenient):
 
 
 class HostState(Lenient):
-    """What a pass must know of the VM's host to send it work."""
+    """What a pass must know of the VM's host to send it work; its room as it last reported it, None: unknown."""
 
     host_id: str
     instance_id: str | None
     status: str
     silent: bool
     activity_names: tuple[str, ...] = ()
+    storage_bytes_free: int | None = None
+    storage_bytes_total: int | None = None
 
 
 class Row(Lenient):

@@ -52,5 +52,7 @@ class Waiting(StrEnum):
     """The host could not begin the step, through no fault of the VM."""
     HOST_CERTIFICATE = "host_certificate"
     """The VM's host certificate is not there yet (L-C2)."""
+    HOST_DISK = "host_disk"
+    """The host has too little room for a VM to be made (D-12, L-C3)."""
     HOST_QUEUE = "host_queue"
     """The VM keeps its place in a queue of the host, or its image is still being fetched (L-C7)."""

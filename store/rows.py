@@ -23,6 +23,8 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     v.quarantine_stopped_at, coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
     v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
     h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
+    (h.report #>> '{capacity,storage_bytes_free}')::bigint as storage_bytes_free,
+    (h.report #>> '{capacity,storage_bytes_total}')::bigint as storage_bytes_total,
     f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts, f.frozen or f.behind as frozen
 from vms v join hosts h on h.id = v.host_id cross join fleet f
 """
@@ -54,6 +56,8 @@ def to_row(record: asyncpg.Record, pass_number: int | None = None) -> Row:
             status=record["host_status"],
             silent=record["host_silent"],
             activity_names=tuple(record["activity_names"]),
+            storage_bytes_free=record["storage_bytes_free"],
+            storage_bytes_total=record["storage_bytes_total"],
         ),
         desired=_desired(record),
         status=_status(record),

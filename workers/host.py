@@ -25,6 +25,7 @@ from activities.vm import VmActivities
 from drivers.host.steps import HostSteps
 from drivers.machine import HostIdentity, lock_worker
 from drivers.patching import patch_files
+from drivers.reserve import Reserve
 from model.errors import HostlerError, Unavailable
 from model.temporal import bulk_queue, host_queue
 from runtime.converter import data_converter
@@ -101,14 +102,17 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
     if patched:
         _log.info("%d files of the state directory were patched to this release's formats", patched)
     credentials = read_credentials(home / "credentials.json")
+    reserve = Reserve(home)
     identity = HostIdentity.open(
         home,
         fleet_id=credentials.fleet_id,
         host_id=credentials.host_id,
         machine_id_path=host_settings.machine_id_path,
+        write=reserve.write,
     )
+    await asyncio.to_thread(reserve.keep)
     async with HostApi(credentials.api_url, credentials.credential.get_secret_value()) as api:
-        host = build_host(settings, host_settings, identity, api)
+        host = build_host(settings, host_settings, identity, api, reserve)
         await host.start()
         names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
         reports = Reports(host, tuple(names))

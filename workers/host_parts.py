@@ -26,6 +26,7 @@ from drivers.network import Network
 from drivers.network.choice import GuestNetwork, Networks
 from drivers.network.simulated import SimulatedNetwork
 from drivers.records import RecordStore
+from drivers.reserve import Reserve
 from drivers.simulated import Simulation
 from drivers.simulated_disks import SimulatedDisks
 from drivers.slots import Slots
@@ -60,18 +61,21 @@ def build_drivers(
     return Drivers(Hypervisors(qemu, simulated), Networks(network, told), simulation)
 
 
-def build_host(settings: Settings, host_settings: HostSettings, identity: HostIdentity, api: HostApi) -> HostSteps:
+def build_host(
+    settings: Settings, host_settings: HostSettings, identity: HostIdentity, api: HostApi, reserve: Reserve
+) -> HostSteps:
     """Wire the drivers into the steps of one host."""
     names, paths = host_settings.names, Paths(settings.host_home)
     make_folder(paths.home / "sockets")
-    space = Space(settings.host_home)
+    space = Space(settings.host_home, reserve)
     fences = FenceStore(
         paths.home / "fences",
         fleet_id=identity.fleet_id,
         host_id=identity.host_id,
         instance_id=identity.instance_id,
+        write=reserve.write,
     )
-    records = RecordStore(paths.machines)
+    records = RecordStore(paths.machines, reserve.write)
 
     def boot_id() -> str:
         return read_boot_id(host_settings.boot_id_path)
@@ -106,6 +110,7 @@ def build_host(settings: Settings, host_settings: HostSettings, identity: HostId
             disks=Disks(space),
             simulated_disks=SimulatedDisks(drivers.simulation),
             space=space,
+            reserve=reserve,
             boot_id=boot_id,
             fetch_input=api.fetch_input,
             fetch_certificate=api.fetch_certificate,

@@ -74,6 +74,8 @@ def ending(row: Row, step: Step, view: View, ref: PassRef, step_number: int, *, 
         return outcome.model_copy(update=rest)
     if step.kind is StepKind.GRACE:
         return outcome.model_copy(update={"phase": Phase.QUARANTINED, "failures": 0})
+    if step.waits is Waiting.HOST_DISK:
+        return outcome.model_copy(update={"phase": Phase.FAILED, "write_error": True, "error": step.reason})
     return outcome.model_copy(update={"words": f"waiting: {step.reason}"})
 
 

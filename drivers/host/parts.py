@@ -18,6 +18,7 @@ from drivers.names import HostNames
 from drivers.network import Attachment
 from drivers.network.choice import GuestNetwork
 from drivers.records import RecordStore
+from drivers.reserve import Reserve
 from drivers.shared import SharedRead
 from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
@@ -86,6 +87,7 @@ class Parts:
     disks: Disks
     simulated_disks: SimulatedDisks
     space: Space
+    reserve: Reserve
     boot_id: Callable[[], str]
     fetch_input: Callable[[str, str], Awaitable[VmInput]]
     fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]

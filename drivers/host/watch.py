@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drivers.console import ConsoleLog
+from drivers.host.cache import make_room
 from drivers.host.look import Looker, differs
 from drivers.host.parts import Parts
 from drivers.threads import in_thread
@@ -63,6 +64,8 @@ class Watch:
                     kept = time.monotonic()
                     await self._attempt("keep the network", self._parts.network.keep())
                     await self._attempt("count processes", self.count_unmanaged())
+                    await self._attempt("make room", make_room(self._parts))
+                    await self._attempt("keep the reserve", in_thread(self._parts.reserve.keep))
                 if time.monotonic() - probed > PROBE_SECONDS:
                     probed = time.monotonic()
                     await self._attempt("find out what can run here", self._parts.probe())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from model.decide.refund import why_no_more
 from model.record import CreateProgress, Observed, View
+from model.room import DISK_STOP_CREATES_PERCENT, describe_room, is_below
 from model.row import Row
 from model.step import Step, StepKind
 from model.vm import PowerState
 from model.waiting import Waiting
+
+ROOM_LOOK = timedelta(seconds=30)
 
 
 def lacks_certificate(row: Row, seen: Observed) -> bool:
@@ -16,6 +21,21 @@ def lacks_certificate(row: Row, seen: Observed) -> bool:
     if not desired.host_certificate:
         return False
     return seen.certificate_serial is None or desired.certificate_serial not in (None, seen.certificate_serial)
+
+
+def lacks_room(row: Row) -> bool:
+    """Say whether the host's filesystem is so full that no VM is made there (D-12)."""
+    return is_below(DISK_STOP_CREATES_PERCENT, row.host.storage_bytes_free, row.host.storage_bytes_total)
+
+
+def _wait_for_room(row: Row) -> Step:
+    room = describe_room(row.host.storage_bytes_free, row.host.storage_bytes_total)
+    return Step(
+        kind=StepKind.WAIT,
+        reason=f"refused: its host has {room}, and no VM is made below {DISK_STOP_CREATES_PERCENT} %",
+        until=row.now + ROOM_LOOK,
+        waits=Waiting.HOST_DISK,
+    )
 
 
 def next_of_create(row: Row, view: View) -> Step:
@@ -50,6 +70,8 @@ def next_of_create(row: Row, view: View) -> Step:
             )
         if lacks_certificate(row, view.observed):
             return Step(kind=StepKind.CERTIFY, reason="the VM needs a host certificate before it is made")
+        if lacks_room(row):
+            return _wait_for_room(row)
         return Step(kind=StepKind.TAKE_ATTEMPT, reason="the VM has not been created yet")
     create = view.record.create if view.record else None
     if create is None or create.pass_number != status.pass_number:

@@ -486,6 +486,41 @@ async def test_a_host_that_cannot_begin(running: Running) -> None:
     assert moved["power_state"] == "stopped"
 
 
+@reads(Waiting.HOST_DISK)
+async def test_a_host_that_is_too_full(running: Running) -> None:
+    """D-12, L-C3: refused with the numbers, no attempt is used up; with room it is made. A condition of the host."""
+    world, host = running.world, running.fleet.host
+    room = {"capacity": {"storage_bytes_free": 4 << 30, "storage_bytes_total": 100 << 30}}
+    frame = {"number": 1, "instance_id": "i1", "machine_id": "m", "boot_id": "b", "worker_version": "1", "whole": True}
+    report = {**frame, "clock": "2030-01-01T00:00:00Z", "emulated": False, **room}
+    await world.pool.execute("update hosts set report = $1", report)
+    vm = await act(running, "POST", "/v1/vms", json=vm_body(name="web-1"))
+    told = await sentence(running, vm["id"], Waiting.HOST_DISK)
+    assert re.fullmatch(
+        rf"It waits for room on its host {host.host_id}, where no VM is made while the disk is so full, since {T}\. "
+        r"Tried: the last error is: refused: its host has 4\.0 GiB of 100\.0 GiB free, and no VM is made below 5 %\. "
+        r"Make room there, or delete VMs; it goes on by itself then\.",
+        told,
+    )
+    shown = await running.row(vm["id"])
+    assert (shown["phase"], shown["create_attempts"], "ensure_prepared" in host.calls) == ("failed", 0, False)
+    (condition,) = (await world.call("GET", f"/v1/hosts/{host.host_id}")).json()["conditions"]
+    assert (condition["condition"], condition["what"]) == (
+        "disk_short",
+        "4.0 GiB of 100.0 GiB free: no VM is made there, and unused images were removed",
+    )
+    report["capacity"]["storage_bytes_free"] = 9 << 30  # type: ignore[index]
+    await world.pool.execute("update hosts set report = $1", report)
+    (condition,) = (await world.call("GET", f"/v1/hosts/{host.host_id}")).json()["conditions"]
+    assert condition["what"] == "9.0 GiB of 100.0 GiB free: VMs are still made there"
+    await running.fleet.poke(vm["id"])
+    moved = await running.row(vm["id"], "?wait=30s")
+    assert (moved["phase"], moved["why"]) == ("ready", None)
+    report["capacity"]["storage_bytes_free"] = 10 << 30  # type: ignore[index]
+    await world.pool.execute("update hosts set report = $1", report)
+    assert (await world.call("GET", f"/v1/hosts/{host.host_id}")).json()["conditions"] == []
+
+
 @reads(Waiting.HOST_QUEUE)
 async def test_a_place_in_a_hosts_queue(running: Running) -> None:
     host = running.fleet.host

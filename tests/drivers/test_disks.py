@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disks(tmp_path: Path) -> Disks:
-    return Disks(Space(tmp_path, reserve_bytes=0))
+    return Disks(Space(tmp_path))
 
 
 async def make(disks: Disks, base: BaseImage, path: Path, size: int | None) -> DiskState:
@@ -189,5 +189,5 @@ def full(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_filesystem_is_told_early(base: BaseImage, full: Path) -> None:
     """D-7, J6."""
     with pytest.raises(OutOfSpace, match="1 MiB needed"):
-        await make(Disks(Space(full, reserve_bytes=0)), base, full / "disk", None)
+        await make(Disks(Space(full)), base, full / "disk", None)
     assert list(full.iterdir()) == []

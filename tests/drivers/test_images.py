@@ -49,7 +49,7 @@ async def make_images(tmp_path: Path) -> AsyncIterator[Callable[..., Images]]:
         settings: dict[str, object] = {
             "user": USER,
             "file_root": None,
-            "space": Space(tmp_path, reserve_bytes=0),
+            "space": Space(tmp_path),
             "max_virtual_size_bytes": LIMIT,
         }
         made.append(Images(folder, **(settings | how)))  # type: ignore[arg-type]
@@ -452,7 +452,7 @@ async def test_case_j6_too_little_room_is_found_before_the_download(
 ) -> None:
     """Case J6 (1), D-7."""
     served = server.serve("/image", bytes(20 << 20), hold_after=0)
-    images = make_images(small / "images", space=Space(small, reserve_bytes=0))
+    images = make_images(small / "images", space=Space(small))
     with pytest.raises(OutOfSpace, match=r"20 MiB needed, 8 MiB free"):
         await ensure(images, rootfs(server, served.body))
     assert images.list_files() == ()
@@ -463,7 +463,7 @@ async def test_case_j6_room_that_vanishes_is_told_and_given_back(
 ) -> None:
     """Case J6 (2): the part is removed, a later try works."""
     served = server.serve("/image", CONTENT, hold_after=500_000)
-    images = make_images(small / "images", space=Space(small, reserve_bytes=0))
+    images = make_images(small / "images", space=Space(small))
     fetching = asyncio.create_task(ensure(images, rootfs(server)))
     await until(lambda: server.open_downloads == 1)
     await until(lambda: any(path.name.endswith(".part.json") for path in (small / "images").iterdir()))
@@ -497,7 +497,7 @@ async def test_copies_in_flight_cannot_promise_the_same_room(
     make_images: Callable[..., Images], server: ImageServer, small: Path
 ) -> None:
     """D-7: space that copies in flight still need counts as taken."""
-    images = make_images(small / "images", space=Space(small, reserve_bytes=0))
+    images = make_images(small / "images", space=Space(small))
     bodies = [random.Random(n).randbytes(5 << 20) for n in range(2)]
     for number, body in enumerate(bodies):
         server.serve(f"/{number}", body, hold_after=100_000)
