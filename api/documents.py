@@ -185,6 +185,9 @@ class VmDocument(Shown):
     last_seen_at: datetime | None
     quarantine: QuarantineDocument | None
     due_at: datetime | None
+    expected_by: datetime | None
+    overdue: bool
+    held_by: str | None
     created_at: datetime
     updated_at: datetime
     at_next_boot: list[str]
@@ -200,6 +203,7 @@ class WhyDocument(Shown):
     waits_for: str
     since: datetime | None
     until: datetime | None
+    overdue_since: datetime | None
     tried: str | None
     advice: str
     sentence: str

@@ -39,6 +39,7 @@ _AS_STORED = (
     *("termination_protection", "old_disk_until"),
     *("generation", "spec_generation", "restart_generation", "rebuild_generation", "observed_generation"),
     *("create_attempts", "restart_count", "first_ready_at", "settled", "due_at", "created_at", "updated_at"),
+    *("expected_by", "overdue", "held_by"),
 )
 _AS_SPECIFIED = (
     *("cpu_millicores", "memory_mib", "disk_gib", "ssh_authorized_keys", "hypervisor", "on_guest_poweroff"),

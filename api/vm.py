@@ -94,12 +94,15 @@ async def list_vms(
     power_state: PowerState | None = None,
     image: Reference | None = None,
     name: Name | None = None,
+    overdue: bool | None = None,
 ) -> Page[VmDocument]:
     """List VMs, the oldest first."""
     if host is not None and caller.project is not None:
         raise Forbidden("listing by host takes a token that belongs to no project")
     host_id = (await parts.hosts.get(host)).id if host is not None else None
-    narrowed = VmFilter(host_id=host_id, phase=phase, power_state=power_state, label=label, image=image, name=name)
+    narrowed = VmFilter(
+        host_id=host_id, phase=phase, power_state=power_state, label=label, image=image, name=name, overdue=overdue
+    )
     found = await parts.vms.list(caller.project, narrowed, limit=limit + 1, after=after)
     return page(found, limit, lambda vm: vm_view(vm, project=caller.project))
 

@@ -29,6 +29,7 @@ class Why:
     since: datetime | None = None
     until: datetime | None = None
     tried: str | None = None
+    overdue_since: datetime | None = None
 
     @property
     def sentence(self) -> str:
@@ -36,9 +37,9 @@ class Why:
         times = "".join(
             f", {word} {at:%Y-%m-%dT%H:%M:%SZ}" for word, at in (("since", self.since), ("until", self.until)) if at
         )
-        return " ".join(
-            part for part in (f"It {self.what}{times}.", self.tried and f"Tried: {self.tried}.", self.advice) if part
-        )
+        late = f"It is overdue since {self.overdue_since:%Y-%m-%dT%H:%M:%SZ}." if self.overdue_since else None
+        tried = f"Tried: {self.tried}." if self.tried else None
+        return " ".join(part for part in (f"It {self.what}{times}.", late, tried, self.advice) if part)
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ def why(vm: StoredVm, *, project: str | None) -> Why | None:
         since=since,
         until=said.until(vm),
         tried=_tried(vm, project=project),
+        overdue_since=vm.expected_by if vm.overdue else None,
     )
 
 

@@ -226,6 +226,11 @@ def tell_status(found: Document) -> None:
         ("API", found.get("url")),
         ("Temporal UI", found.get("ui_url")),
         ("guests run on", host.get("why") or guests_run_on(host)),
+        *(
+            (str(each.get("condition")), f"{each.get('what')}; {each.get('advice')}")
+            for each in documents(host, "conditions")
+        ),
+        *(("overdue VMs", ", ".join(map(str, things(host, "overdue")))) for _ in things(host, "overdue")[:1]),
     ]
     sys.stdout.write("\n")
     print_facts(facts)

@@ -92,7 +92,8 @@ def detail(vm: Document) -> object:
     if vm.get("phase") == "unknown":
         known = inner(vm, "last_known")
         return f"its host is silent; was {known.get('phase')} {moment(known.get('seen_at'))}"
-    return vm.get("status_detail") or vm.get("last_error")
+    told = vm.get("status_detail") or vm.get("last_error")
+    return f"overdue: {told or 'see `hostler vm why`'}" if vm.get("overdue") else told
 
 
 def show(name: str, /, *, as_json: Json = False) -> None:

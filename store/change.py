@@ -15,6 +15,7 @@ from model.specification import VmSpec
 from model.vm import PowerState
 from model.waiting import Waiting
 from store.audit import Actor, write_audit
+from store.deadlines import EXPECT
 from store.operation import OperationKind, open_operation
 from store.vm import missing
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from store.database import Connection
 
 # A reason to look (design: Wake). It belongs to no part of the row.
-WAKE = "wake = wake + 1, due_at = now()"
+WAKE = f"wake = wake + 1, due_at = now(), {EXPECT}"
 
 # Take the row from whatever pass owns it: a pass number that no run has. What a run still writes is refused; it
 # claims anew and looks. So a count that a user cleared is not written back by a pass that read it before.
@@ -34,6 +35,11 @@ BEGIN_ANEW = "setbacks = case when first_ready_at is null then 0 end, up_again_a
 CLEAR = f"""{DISOWN}, {BEGIN_ANEW}, create_attempts = 0, attempt_pass = null, given_back_pass = null, refunds = 0,
     step_refunds = '{{}}', failures = 0, retry_at = null, resting = false, unreachable_since = null,
     last_error = null"""
+
+
+def wake_for(work_time: str) -> str:
+    """Wake a row for work that somebody asked for now: its deadline begins anew (L-G13)."""
+    return f"wake = wake + 1, due_at = now(), expected_by = now() + {work_time}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,11 @@ def refuse_unless_changeable(record: asyncpg.Record) -> None:
             f"the VM {record['id']} was deleted and will be destroyed at {record['destroy_at']:%Y-%m-%dT%H:%M:%SZ}; "
             "undelete it first"
         )
+    refuse_if_held(record)
+
+
+def refuse_if_held(record: asyncpg.Record) -> None:
+    """Raise Conflict, with its name, while an operation holds the VM (L-G12)."""
     if record["held"]:
         raise Conflict(f"the VM {record['id']} is held by {record['held_by'] or 'another operation'}; wait for its end")
 

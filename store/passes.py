@@ -13,6 +13,7 @@ from model.row import Row
 from store.attempts import give_back, settle_attempt
 from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
+from store.deadlines import DESTROY_TIME, EXPECT, RIGHTFUL_WORDS, WORK_TIME
 from store.observed import Seen, store_observed
 from store.operation import begin_unasked, end_operations, take_up_operations
 from store.room import wake_refused
@@ -78,7 +79,7 @@ class PassStore:
             status = await connection.execute(
                 f"""update vms v set claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER},
                     step = greatest(v.step, $3), phase = $4, status_detail = $5,
-                    waiting_for = null, waiting_since = null
+                    waiting_for = null, waiting_since = null, {EXPECT}
                 where v.id = $1 and {OWNED} and v.step <= $3 + 1""",
                 note.vm_id,
                 note.pass_number,
@@ -153,7 +154,8 @@ class PassStore:
         """Pass the point of no return; `status.destroying` says whether it was passed (L-R4)."""
         return await self._write(
             ref,
-            "destroying = true",
+            f"""destroying = true,
+            expected_by = case when v.destroying then v.expected_by else now() + {DESTROY_TIME} end""",
             """v.quarantine_kind is not null and not v.held and (v.destroying or v.destroy_at <= now())
             and not (select f.frozen or f.behind from fleet f)""",
         )
@@ -194,14 +196,17 @@ class PassStore:
         keep = finish.result == "waiting"
         async with transaction(self._pool) as connection:
             error = await connection.fetchrow(
-                """update vms v set due_at = $4, claim_until = null, ended_pass = $2,
-                    status_detail = case when $5 then status_detail end
+                f"""update vms v set due_at = $4, claim_until = null, ended_pass = $2,
+                    status_detail = case when $5 then status_detail end,
+                    expected_by = case when $6 or waiting_for in ({RIGHTFUL_WORDS})
+                        then $4::timestamptz + {WORK_TIME} else expected_by end
                 where v.id = $1 and v.pass_number = $2 and v.wake = $3 returning v.last_error""",
                 finish.vm_id,
                 finish.pass_number,
                 finish.wake,
                 finish.due_at,
                 keep,
+                finish.result == "settled",
             )
             if error is None:
                 row = await read_row(connection, finish.vm_id, finish.pass_number)
@@ -243,7 +248,7 @@ async def _draw(connection: Connection, request: ClaimRequest) -> int:
     run_id = request.run_id.partition("#")[0]
     await connection.execute(
         f"""update vms set pass_number = $2, run_id = $3, step = 0, status_detail = null,
-            claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER}
+            claim_until = now() + {CLAIM_LASTS}, due_at = now() + {DUE_AFTER}, {EXPECT}
         where id = $1""",
         request.vm_id,
         drawn,
@@ -279,6 +284,7 @@ update vms v set
     setbacks = case when $18 and v.setbacks is not distinct from $19 then $20 else v.setbacks end,
     setback = case when $18 and v.setbacks is not distinct from $19 then $21 else v.setback end,
     up_again_at = case when $18 and v.setbacks is not distinct from $19 then $22 else v.up_again_at end,
+    expected_by = case when $14 in ({RIGHTFUL_WORDS}) then null else v.expected_by end,
     waiting_for = $14,
     waiting_since = case when $14 is not distinct from v.waiting_for then v.waiting_since else now() end
 where v.id = $1 and {OWNED} and v.step <= $3 + 1

@@ -15,6 +15,7 @@ from model.passes import PassType
 from model.specification import VmSpec
 from model.vm import LastExit, Phase, PowerState, Quarantine
 from store.database import reading
+from store.deadlines import OVERDUE
 from store.rows import to_quarantine
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ _SAME = (
         "termination_protection",
         "held",
         "held_by",
+        "held_since",
+        "expected_by",
         "generation",
         "spec_generation",
         "restart_generation",
@@ -59,12 +62,12 @@ select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phas
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
     h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
-    {SHOWN_DETAIL} as status_detail, now() as now
+    {SHOWN_DETAIL} as status_detail, {OVERDUE} as overdue, now() as now
 from vms v join hosts h on h.id = v.host_id cross join fleet f
     left join host_certificates c on c.serial = v.certificate_serial
 """
 _COMPUTED = (
-    *("status_detail", "certificate_serial", "certificate_valid_until"),
+    *("status_detail", "overdue", "certificate_serial", "certificate_valid_until"),
     *("host_name", "host_silent", "host_last_report_at", "frozen", "address", "address_refused", "now"),
 )
 
@@ -91,6 +94,9 @@ class StoredVm:
     termination_protection: bool
     held: bool
     held_by: str | None
+    held_since: datetime | None
+    expected_by: datetime | None
+    overdue: bool
     frozen: bool
     generation: int
     spec_generation: int
@@ -155,6 +161,7 @@ class VmFilter:
     label: tuple[str, str] | None = None
     image: str | None = None
     name: str | None = None
+    overdue: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,8 @@ class VmStore:
                     and ($5::jsonb is null or v.labels @> $5)
                     and ($6::text is null or v.spec #>> '{{image,reference}}' = $6)
                     and ($7::text is null or {SHOWN_PHASE} = $7) and ($8::text is null or {SHOWN_POWER} = $8)
-                order by v.id limit $9""",
+                    and ($9::boolean is null or {OVERDUE} = $9)
+                order by v.id limit $10""",
                 project,
                 after,
                 wanted.host_id,
@@ -209,6 +217,7 @@ class VmStore:
                 wanted.image,
                 wanted.phase,
                 wanted.power_state,
+                wanted.overdue,
                 limit,
             )
         return tuple(to_stored_vm(record) for record in records)

@@ -21,13 +21,16 @@ from store.change import (
     Accepted,
     accept,
     lock_vm,
+    refuse_if_held,
     refuse_if_protected,
     refuse_unless_changeable,
     refuse_unless_stopped,
     unchanged,
+    wake_for,
     wish_of,
 )
 from store.database import transaction
+from store.deadlines import DESTROY_TIME, LIVE_TIME, WORK_TIME
 from store.operation import end_operations
 from store.placement import check_increase, lock_host_of
 
@@ -80,6 +83,7 @@ class VmChanges:
             record = await lock_vm(connection, project, vm_id, None)
             if not record["deleted"]:
                 refuse_unless_changeable(record)
+            refuse_if_held(record)
             after = await update_locked(connection, vm_id, CLEAR)
             return await accept(connection, actor, after, "retry")
 
@@ -108,6 +112,7 @@ class VmChanges:
                     vm_id,
                     "quarantine_kind = 'tombstone', quarantine_grace = $2, destroy_at = now() + $2",
                     grace,
+                    work_time=DESTROY_TIME,
                 )
                 return await accept(connection, actor, after, "delete", **_deadlines(record, after))
             after = await update_locked(
@@ -117,6 +122,7 @@ class VmChanges:
                 quarantine_since = now(), quarantine_grace = $2, destroy_at = now() + $2,
                 quarantine_stopped_at = null, {DISOWN}, failures = 0, retry_at = null""",
                 grace,
+                work_time=DESTROY_TIME,
             )
             await end_operations(connection, vm_id, "superseded")
             return await accept(connection, actor, after, "delete", **_deadlines(record, after))
@@ -131,7 +137,7 @@ class VmChanges:
                 f"""update vms set deleted = false, quarantine_kind = null, quarantine_since = null,
                     quarantine_grace = null, quarantine_stopped_at = null, destroy_at = null,
                     generation = generation + 1, updated_at = now(),
-                    {WAKE}, {DISOWN}, {BEGIN_ANEW}, failures = 0, retry_at = null
+                    {wake_for(LIVE_TIME)}, {DISOWN}, {BEGIN_ANEW}, failures = 0, retry_at = null
                 where id = $1 and not destroying returning *""",
                 vm_id,
             )
@@ -187,9 +193,14 @@ async def change_locked(
     return replace(accepted, at_next_boot=changed.at_next_boot)
 
 
-async def update_locked(connection: Connection, vm_id: str, changes: str, *values: object) -> asyncpg.Record:
+async def update_locked(
+    connection: Connection, vm_id: str, changes: str, *values: object, work_time: str = WORK_TIME
+) -> asyncpg.Record:
+    """Change a locked row as a user asked, and wake it; `work_time` is how long that should take, in SQL."""
     record = await connection.fetchrow(
-        f"update vms set {changes}, updated_at = now(), {WAKE} where id = $1 returning *", vm_id, *values
+        f"update vms set {changes}, updated_at = now(), {wake_for(work_time)} where id = $1 returning *",
+        vm_id,
+        *values,
     )
     assert record is not None, "the row is locked"  # noqa: S101
     return record

@@ -10,8 +10,9 @@ from model.errors import Conflict
 from model.ids import mac_address
 from model.specification import NewVm, VmSpec, fingerprint, input_digest, same_files, same_urls
 from store.audit import Actor
-from store.change import CLEAR, WAKE, Accepted, accept, pass_type_of
+from store.change import CLEAR, Accepted, accept, pass_type_of, refuse_if_held, wake_for
 from store.database import transaction
+from store.deadlines import CREATE_TIME, WORK_TIME
 from store.placement import Placing, reserve_host
 from store.vm import GONE_FOR
 
@@ -73,9 +74,9 @@ async def _insert(connection: Connection, new: NewVm, host_id: str, draw: int) -
     digest = input_digest(vm_id=new.vm_id, project=new.project, name=new.name, mac=mac, spec=new.spec)
     try:
         return await connection.fetchrow(
-            """insert into vms (id, project, name, host_id, spec, secrets, input_digest, fingerprint, power_state,
-                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels, termination_protection)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+            f"""insert into vms (id, project, name, host_id, spec, secrets, input_digest, fingerprint, power_state,
+                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels, termination_protection, expected_by)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, now() + {CREATE_TIME})
             on conflict (id) do nothing returning *""",
             new.vm_id,
             new.project,
@@ -135,13 +136,15 @@ async def _return_existing(connection: Connection, new: NewVm, actor: Actor, the
     # A VM that was rebuilt from another image has no use for the URLs of its first one.
     if same_urls(spec, new.spec) or not same_files(spec.image, new.spec.image):
         return Accepted(new.vm_id, pass_type_of(there), None, False)
+    refuse_if_held(there)
     # Later changes stay; only where the image's files are fetched from is new.
     image = spec.image.model_copy(
         update={role: getattr(new.spec.image, role) for role in ("rootfs", "kernel", "initrd")}
     )
     clear = f", {CLEAR}" if there["first_ready_at"] is None else ""
     record = await connection.fetchrow(
-        f"update vms set spec = $2, secrets = $3, updated_at = now(), {WAKE}{clear} where id = $1 returning *",
+        f"""update vms set spec = $2, secrets = $3, updated_at = now(), {wake_for(WORK_TIME)}{clear}
+        where id = $1 returning *""",
         new.vm_id,
         spec.model_copy(update={"image": image}).model_dump(mode="json"),
         new.secrets,

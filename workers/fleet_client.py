@@ -77,6 +77,12 @@ class FleetClient:
         check("read this host", status, host)
         return host
 
+    async def list_overdue(self) -> list[str]:
+        """Name VMs whose work should be done by now (L-G13), at most 50."""
+        status, found = await self.call("GET", "/v1/vms?overdue=true&limit=50")
+        check("list what is overdue", status, found)
+        return [str(vm["name"]) for vm in found["items"]]
+
     async def await_first_report(self, host_id: str, timeout_seconds: float) -> Json:
         """Wait until the fleet has heard of this host."""
         try:

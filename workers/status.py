@@ -63,17 +63,19 @@ def where(installation: Installation, name: str) -> str | None:
     return places.get(name)
 
 
-async def describe_hypervisors(installation: Installation) -> dict[str, Any]:
-    """Ask the fleet which hypervisors this host has and whether they run on KVM or emulated, and why."""
+async def describe_host(installation: Installation) -> dict[str, Any]:
+    """Ask the fleet what runs this host's guests and what is wrong there (D-12), and which VMs are overdue (L-G13)."""
     token = await asyncio.to_thread(read_token, installation.token)
     if token is None or not installation.host_credentials.exists():
         return {"hypervisors": [], "why": "this host is not enrolled yet"}
     try:
         async with FleetClient(installation, token) as fleet:
             host = await fleet.find_host(await asyncio.to_thread(read_host_id, installation))
+            overdue = await fleet.list_overdue()
     except HostlerError as error:
         return {"hypervisors": [], "why": error.detail}
-    return {"hypervisors": host.get("hypervisors", []), "why": None}
+    told = {name: host.get(name, []) for name in ("hypervisors", "conditions")}
+    return {**told, "overdue": overdue, "why": None}
 
 
 async def status(home: Path) -> tuple[int, dict[str, Any]]:
@@ -95,7 +97,7 @@ async def status(home: Path) -> tuple[int, dict[str, Any]]:
         "own_database": installation.settings.own_database,
         "supervisor": {"up": supervised, "why": None if supervised else "no supervisor runs: `hostler up` starts one"},
         "services": described,
-        "host": await describe_hypervisors(installation),
+        "host": await describe_host(installation),
         "not_held": {},
     }
     return int(not (supervised and all(service["up"] for service in described))), document

@@ -16,6 +16,7 @@ from model.record import HostOrder, Refusal, View
 from model.report import HostReport, VmReport
 from model.waiting import Waiting
 from store.audit import list_audit
+from store.hold import HoldStore
 from store.host_report import store_report
 from tests.api.conftest import until, vm_body
 from tests.api.test_passes import Running, running
@@ -133,6 +134,27 @@ async def test_a_pause_after_failed_steps(running: Running) -> None:
     running.fleet.host.before = None
     moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
     assert moved["power_state"] == "stopped"
+
+
+async def test_a_vm_that_is_overdue(running: Running) -> None:
+    """L-G13: shown in why, in the row and in lists; a condition, which changes nothing; gone once the work is done."""
+    vm = await create(running)
+    running.fleet.host.before = failing("ensure_stopped", "StepFailed", "the process does not end")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    await sentence(running, vm["id"], Waiting.STEP_PAUSE)
+    assert not (await running.row(vm["id"]))["overdue"]
+    await running.world.pool.execute("update vms set expected_by = now() - interval '1 minute'")
+    told = await sentence(running, vm["id"], Waiting.STEP_PAUSE)
+    assert re.match(
+        rf"It pauses before the next try, since {T}, until {T}\. It is overdue since {T}\. Tried: \d (try|tries) in",
+        told,
+    )
+    (listed,) = (await running.world.call("GET", "/v1/vms?overdue=true")).json()["items"]
+    assert (listed["id"], listed["overdue"]) == (vm["id"], True)
+    assert (await running.world.call("GET", "/v1/vms?overdue=false")).json()["items"] == []
+    running.fleet.host.before = None
+    moved = await act(running, "POST", f"/v1/vms/{vm['id']}/retry?wait=30s")
+    assert (moved["power_state"], moved["overdue"], moved["expected_by"]) == ("stopped", False, None)
 
 
 @reads(Waiting.SILENT_GUEST)
@@ -363,15 +385,24 @@ async def test_a_record_that_was_lost(running: Running) -> None:
 
 @reads(Waiting.HOLD)
 async def test_a_vm_that_is_held(running: Running) -> None:
+    """L-G12: by anyone, for as long as it takes; a delete is accepted and waits."""
     vm = await create(running)
-    await running.world.pool.execute("update vms set held = true, held_by = 'a drain'")
+    calls = len(running.fleet.host.calls)
+
+    async def at_rest() -> bool:
+        return (await holds.list())[0].at_rest
+
+    holds = HoldStore(running.world.pool)
+    await holds.take(vm["id"], by="a drain", token="mine")
     await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
     assert re.fullmatch(
         r"It waits for the end of what holds it \(a drain\)(, since [^.]*)?\. It goes on by itself then; a delete is "
         r"accepted now and done afterwards\.",
         await sentence(running, vm["id"], Waiting.HOLD),
     )
-    await running.fleet.change(vm["id"], "held = false, held_by = null")
+    await until(at_rest)
+    assert set(running.fleet.host.calls[calls:]) <= {"find_vm"}, "passes look and do nothing"
+    await holds.release(vm["id"], token="mine")
     await running.fleet.until_gone(vm["id"])
 
 

@@ -147,6 +147,12 @@ STATUS = {
     "host": {"hypervisors": [], "why": "this host is not enrolled yet"},
     "not_held": {"S-2": "no root"},
 }
+WRONG = {
+    "hypervisors": [],
+    "why": "x",
+    "conditions": [{"condition": "disk_short", "what": "1.0 GiB of 20.0 GiB free: y", "advice": "make room"}],
+    "overdue": ["web-1", "web-\x1b[2J"],
+}
 
 
 def test_status(speaker: Path, hostler: Runner) -> None:
@@ -157,6 +163,14 @@ def test_status(speaker: Path, hostler: Runner) -> None:
     assert "this host is not enrolled yet" in found.out
     assert "api | why" in found.err
     assert "S-2 is not held: no root" in found.err
+
+
+def test_status_tells_what_is_wrong(speaker: Path, hostler: Runner) -> None:
+    """L-G13, D-12: conditions of the host, and the VMs that are overdue."""
+    speak(speaker, "status", {**STATUS, "host": WRONG})
+    found = hostler("status")
+    assert "1.0 GiB of 20.0 GiB free: y; make room" in found.out
+    assert r"web-1, web-\x1b[2J" in found.out
 
 
 def test_status_without_an_installation_is_3(speaker: Path, hostler: Runner) -> None:
