@@ -16,6 +16,7 @@ RIGHTFUL = frozenset(
     {
         Waiting.HOLD,
         Waiting.CREATE_RESTS,
+        Waiting.REFUSED,
         Waiting.UNREADABLE_RECORD,
         Waiting.LOST_RECORD,
         Waiting.CORRUPT_COUNTERS,
