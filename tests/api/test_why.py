@@ -234,7 +234,7 @@ async def test_a_guest_that_turned_itself_off_for_good(running: Running) -> None
     host, pool = running.fleet.host, running.world.pool
     starts = host.starts
     host.die(vm["id"], turned_off=True)
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert re.fullmatch(
         rf"It waits for its host {host.host_id} to report that the guest turned itself off, which stops the VM, since "
         rf"{T}\. Nothing is needed; `hostler vm restart web-1` boots it instead\.",
@@ -246,7 +246,7 @@ async def test_a_guest_that_turned_itself_off_for_good(running: Running) -> None
     names = tuple(host.names())
     report = HostReport(number=1, instance_id=host.instance_id, activity_names=names, vms=(told,), **fields)
     await store_report(pool, host.host_id, report)
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     moved = await running.row(vm["id"], "?wait=30s")
     assert (moved["power_state"], moved["desired_power_state"], moved["generation"]) == ("stopped", "stopped", 2)
     assert host.starts == starts
@@ -259,7 +259,7 @@ async def test_a_guest_that_its_hypervisor_paused(running: Running) -> None:
     vm = await create(running)
     host = running.fleet.host
     host.stall(vm["id"], "no-space", remains=True)
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert re.fullmatch(
         rf"It waits, since the hypervisor paused its guest, since {T}\. Tried: its guest ended or stood still by "
         r"itself once; the last error is: the hypervisor paused the guest: there is no room left for its disk on the "
@@ -270,7 +270,7 @@ async def test_a_guest_that_its_hypervisor_paused(running: Running) -> None:
     )
     assert (await running.row(vm["id"]))["phase"] == "failed"
     host.machine(vm["id"]).told["cause_remains"] = False
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "running"
 
 
@@ -463,7 +463,7 @@ async def test_a_host_that_is_silent(running: Running) -> None:
         await sentence(running, vm["id"], Waiting.HOST_AWAY),
     )
     await pool.execute("update hosts set last_report_at = now()")
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
 
 
@@ -480,7 +480,7 @@ async def test_a_host_whose_worker_does_not_know_the_step(running: Running) -> N
         await sentence(running, vm["id"], Waiting.HOST_OUTDATED),
     )
     await pool.execute("update hosts set activity_names = activity_names || '{ensure_stopped}'")
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
 
 
@@ -497,7 +497,7 @@ async def test_a_host_below_the_floor(running: Running) -> None:
         await sentence(running, vm["id"], Waiting.HOST_BELOW_FLOOR),
     )
     host.before = None
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["power_state"] == "stopped"
 
 
@@ -544,7 +544,7 @@ async def test_a_host_that_is_too_full(running: Running) -> None:
     await world.pool.execute("update hosts set report = $1", report)
     (condition,) = (await world.call("GET", f"/v1/hosts/{host.host_id}")).json()["conditions"]
     assert condition["what"] == "9.0 GiB of 100.0 GiB free: VMs are still made there"
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     moved = await running.row(vm["id"], "?wait=30s")
     assert (moved["phase"], moved["why"]) == ("ready", None)
     report["capacity"]["storage_bytes_free"] = 10 << 30  # type: ignore[index]
@@ -564,7 +564,7 @@ async def test_a_place_in_a_hosts_queue(running: Running) -> None:
     )
     assert (await running.row(vm["id"]))["status_detail"] == "waiting for a free create slot (2 of 2 busy)"
     host.waiting.clear()
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["phase"] == "ready"
 
 
@@ -582,7 +582,7 @@ async def test_a_host_certificate_that_is_not_there(running: Running) -> None:
     row = await running.row(vm["id"])
     assert (row["status_detail"], row["create_attempts"]) == ("waiting for the host certificate", 0)
     host.waiting.clear()
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["phase"] == "ready"
 
 
@@ -596,7 +596,7 @@ async def test_nobody_takes_it_up(running: Running) -> None:
         r"run; with both it goes on by itself\.",
         await sentence(running, vm["id"], "control_plane"),
     )
-    await running.fleet.poke(vm["id"])
+    await running.fleet.wake(vm["id"])
     assert (await running.row(vm["id"], "?wait=30s"))["why"] is None
 
 

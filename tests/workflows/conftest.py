@@ -70,6 +70,10 @@ class Fleet:
             )
         await self.poke(vm_id)
 
+    async def wake(self, vm_id: str) -> None:
+        """Wake the row as a host's report does. A poke alone may meet a run that has just made up its mind to end."""
+        await self.change(vm_id, "labels = labels")
+
     async def delete(self, vm_id: str, grace_seconds: float) -> None:
         await self.change(
             vm_id,
