@@ -22,7 +22,7 @@ Story = tuple[Life, ...]
 
 @dataclass
 class Sweep:
-    """What the plain run met and came to, and what is still to be tried: for each life (point, fault).
+    """What the plain lives met and came to, and what is still to be tried: for each life (point, fault).
 
     faults_at: what may befall a point. `turn`: None tries every fault at every point, a number one fault at each
     point, each time another. where: what the control worker was about at its kills.
@@ -30,6 +30,8 @@ class Sweep:
 
     turn: int | None
     faults_at: Callable[[Point], Sequence[str]]
+    first: dict[str, set[Point]] = field(default_factory=dict)
+    """Of each piece the points that its first plain life met."""
     plain: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, list[tuple[Point, str]]] = field(default_factory=dict)
     tried: int = 0
@@ -38,9 +40,18 @@ class Sweep:
     wrong: list[str] = field(default_factory=list)
     where: Counter[str | None] = field(default_factory=Counter)
 
-    def learn(self, life: Life, plan: Plan, outcome: dict[str, Any]) -> None:
+    async def learn_all(self, fleet: Fleet, stories: Sequence[Story]) -> None:
+        """Live each story plain, twice: what only one of them met came by chance, as a look that a report asked for."""
+        for _ in range(2):
+            await asyncio.gather(*(self.live(fleet, new_id(), story) for story in stories))
+
+    def _learn(self, life: Life, plan: Plan, outcome: dict[str, Any]) -> None:
+        if life.name not in self.first:
+            self.first[life.name] = set(plan.met.values())
+            return
         self.plain[life.name] = outcome
-        found = [(point, list(self.faults_at(point))) for point in plan.met.values()]
+        both = [point for point in plan.met.values() if point in self.first[life.name]]
+        found = [(point, list(self.faults_at(point))) for point in both]
         met = [(point, faults) for point, faults in found if faults]
         pairs = [(point, fault) for point, faults in met for fault in faults]
         if self.turn is not None:
@@ -79,7 +90,7 @@ class Sweep:
                 await self.live(fleet, new_id(), story)
 
     async def live(self, fleet: Fleet, vm_id: str, story: Story) -> None:
-        """Live one life, each piece with the next fault that is left for it; the first one is plain.
+        """Live one life, each piece with the next fault that is left for it; the first two are plain.
 
         Where no later piece has a fault to try, it is over.
         """
@@ -99,7 +110,7 @@ class Sweep:
             del fleet.faults.plans[vm_id]
             outcome = await find_outcome(fleet, vm_id, mark, exact=life.exact)
             if is_plain:
-                self.learn(life, plan, outcome)
+                self._learn(life, plan, outcome)
             else:
                 self.judge(life, plan, outcome)
 

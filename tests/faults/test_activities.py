@@ -16,7 +16,6 @@ import pytest
 from activities.image import ImageActivities
 from activities.passes import PassActivities
 from activities.vm import VmActivities
-from model.ids import new_id
 from tests.faults.faults import FAULTS, NOT_COUNTED
 from tests.faults.fleet import running_fleet
 from tests.faults.lives import STORIES
@@ -41,8 +40,7 @@ async def test_every_activity_of_every_life_under_faults(
     scope = os.environ.get("FAULTS", "each point")
     sweep = Sweep(random.randrange(len(FAULTS)) if scope == "each point" else None, lambda _: tuple(FAULTS))
     async with running_fleet(database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch) as fleet:
-        for story in STORIES:
-            await sweep.live(fleet, new_id(), story)
+        await sweep.learn_all(fleet, STORIES)
         met = {point.name for left in sweep.left.values() for point, _ in left}
         unmet = set(_names()) - met - NOT_LIVED
         assert unmet == set(), "an activity that no life uses needs one in lives.py"

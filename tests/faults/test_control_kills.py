@@ -6,7 +6,6 @@ them, before and after each use of the store.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from activities.passes import PassActivities
-from model.ids import new_id
 from runtime import temporal
 from tests.faults.apart import TASK_TIMEOUT
 from tests.faults.faults import KILLED, Point
@@ -48,7 +46,7 @@ async def test_case_e5_a_control_worker_killed_at_every_point(
     sweep = Sweep(random.randrange(2), kills_at)
     fleet_of = running_fleet(database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch, apart="control")
     async with fleet_of as fleet:
-        await asyncio.gather(*(sweep.live(fleet, new_id(), story) for story in STORIES))
+        await sweep.learn_all(fleet, STORIES)
         began = time.monotonic()
         await sweep.run(fleet, STORIES, AT_ONCE)
     print(f"{sweep.tried} kills ({dict(sweep.where)}) in {time.monotonic() - began:.0f} s")

@@ -6,7 +6,6 @@ it has worked and before Temporal has heard of it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import shutil
@@ -19,7 +18,6 @@ import pytest
 
 from activities.image import ImageActivities
 from activities.vm import VmActivities
-from model.ids import new_id
 from tests.faults.apart import KILLS
 from tests.faults.faults import Point
 from tests.faults.fleet import Fleet, running_fleet
@@ -79,7 +77,7 @@ async def test_case_e5_a_host_worker_killed_at_every_step_of_real_guests(
         database_url, temporal_address, temporal_namespace, home, monkeypatch, apart="host", real=machine
     )
     async with fleet_of as fleet:
-        await asyncio.gather(*(sweep.live(fleet, new_id(), story) for story in REAL_STORIES))
+        await sweep.learn_all(fleet, REAL_STORIES)
         struck = {point.name for left in sweep.left.values() for point, _ in left}
         assert struck == _activities(), "a step that no life takes needs one in lives.py"
         began = time.monotonic()

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from activities.image import ImageActivities
 from activities.passes import PassActivities
 from activities.vm import VmActivities
-from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, PassStart, StepNote
+from model.passes import ClaimRequest, Finish, Finished, GiveBack, Outcome, PassRef, PassStart, StepNote, TakeOver
 from model.record import CreateProgress, HostOrder, Record, View
 from model.report import HostReport
 from model.row import Row
@@ -30,7 +30,7 @@ from workflows.create import CreateVm
 from workflows.life import PassEnd
 
 CLEAR = data_converter(None)
-PLAIN: list[type[Any]] = [PassStart, ClaimRequest, PassRef, GiveBack, StepNote, Finish]
+PLAIN: list[type[Any]] = [PassStart, ClaimRequest, PassRef, GiveBack, StepNote, Finish, TakeOver]
 MODELS: list[type[Any]] = [
     *PLAIN,
     Finished,
