@@ -7,6 +7,7 @@ can write none of its files: dnsmasq opens the lease file while it is root and k
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import grp
 import hashlib
 import os
@@ -114,9 +115,11 @@ class Dhcp:
 
     def reservations(self) -> dict[str, tuple[str, ...]]:
         """Read (MAC, address) of each VM; blocks."""
-        if not self._hosts.exists():
-            return {}
-        return {file.name: tuple(file.read_text().strip().split(",")) for file in sorted(self._hosts.iterdir())}
+        found: dict[str, tuple[str, ...]] = {}
+        for file in sorted(self._hosts.iterdir()) if self._hosts.exists() else ():
+            with contextlib.suppress(FileNotFoundError):  # another VM's, which goes at this moment
+                found[file.name] = tuple(file.read_text().strip().split(","))
+        return found
 
     def is_there(self, a: Attachment) -> bool:
         """Tell whether the VM's reservation is as wanted; blocks."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_LONG_AGO = "1970-01-01T00:00:00Z"
+_LONG_AGO = "2000-01-01T00:00:00Z"
 
 
 def _keep(document: dict[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_with_no_room_left_creates_fail_and_stop_and_delete_go_on(small_host: Sm
 
 
 def test_on_a_filesystem_without_a_block_nothing_breaks_and_all_goes_on_with_room(small_host: SmallHost):
-    """D-7, D-12: even where root's reserve is gone, guests run on, a reason is shown, and with room the create completes."""
+    """D-7, D-12: even where root's reserve is gone, guests run on, a reason is shown, and with room it is made."""
     fleet = small_host.fleet
     with all_stays(fleet):
         small_host.fill_to_the_last_block()

@@ -100,7 +100,7 @@ class Fleet:
     async def call(self, method: str, path: str, **options: Any) -> Any:
         """Call the API; on a loaded machine it may ask to be asked again."""
         answer = await self.world.call(method, path, **options)
-        for _ in range(5):
+        for _ in range(60):
             if answer.status_code != 503:
                 break
             await asyncio.sleep(1)
@@ -153,7 +153,8 @@ class Fleet:
     async def sweep(self) -> None:
         sweep = Sweep(self.pool, self.client, search_attributes=False)
         while True:
-            await sweep.sweep_once()
+            with contextlib.suppress(Unavailable):
+                await sweep.sweep_once()
             await asyncio.sleep(1)
 
 

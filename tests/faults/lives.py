@@ -66,9 +66,8 @@ async def _crash(fleet: Fleet, vm_id: str) -> None:
 
 async def _crash_before(fleet: Fleet, vm_id: str) -> None:
     """Have the guest die, and be back."""
-    booted = fleet.simulation.boots(vm_id)
     await _crash(fleet, vm_id)
-    await fleet.until(vm_id, lambda row: _is("running")(row) and fleet.simulation.boots(vm_id) > booted)
+    await fleet.until(vm_id, lambda row: row is not None and _is("running")(row) and bool(row["setbacks"]))
 
 
 async def _crash_for_good(fleet: Fleet, vm_id: str) -> None:

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api.reports import cleaned
 from drivers import durable, patching
 from drivers.fences import FenceStore
 from drivers.formats import CREDENTIALS, DOWNLOAD, FENCE, HOST, KINDS, PATCHES, STATUS, Kind, parse
@@ -19,8 +21,11 @@ from drivers.machine import HostIdentity
 from drivers.network.dhcp import StoredServer
 from drivers.patching import patch_files
 from drivers.records import RecordStore
+from drivers.stored import StoredStatus
 from model.errors import OutOfSpace, Unreadable
 from model.fence import Fence
+from model.record import Observed
+from model.report import HostReport, VmReport
 from model.versions import VERSION
 from tests.formats.samples import INSTEAD
 from tests.formats.schema import FORMAT, HERE, MODELS, find_fields, released_format, schema_file
@@ -95,6 +100,22 @@ def test_a_guest_that_an_earlier_worker_started_is_known_to_run(home: Path):
     running = [entry.status for entry in load_records(home) if entry.status and entry.status.process is not None]
     assert running
     assert all(status.started_at is not None for status in running)
+
+
+def test_what_was_patched_can_be_reported(home: Path):
+    """L-G11, S-17: nothing of it is beyond what the API takes, or the host would be silent for ever."""
+    patch_files(home)
+    entries = [entry for entry in load_records(home) if entry.status is not None]
+    told = [VmReport(vm_id=each.vm_id, observed=_seen(each.status)) for each in entries]  # pyright: ignore[reportArgumentType]
+    frame = {"number": 1, "instance_id": "i", "machine_id": "m", "boot_id": "b", "worker_version": VERSION}
+    report = HostReport(**frame, clock=datetime.now(UTC), whole=True, vms=tuple(told))  # pyright: ignore[reportArgumentType]
+    assert len(cleaned(report).vms) == len(entries) > 0
+
+
+def _seen(status: StoredStatus) -> Observed:
+    """Show what a look at a guest adds of its record."""
+    shown = {"started_at": status.started_at, "restart_count": status.restart_count, "last_exit": status.last_exit}
+    return Observed(boot_id="b", power_state=None, seen_at=datetime.now(UTC), **shown)  # pyright: ignore[reportArgumentType]
 
 
 def test_each_file_has_its_format_and_the_old_one_is_beside(home: Path):
