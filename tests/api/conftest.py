@@ -161,9 +161,11 @@ async def served(parts: Parts) -> AsyncIterator[str]:
     serving = asyncio.create_task(server.serve())
     await until(lambda: asyncio.sleep(0, server.started))
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    await serving
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await serving
 
 
 @pytest.fixture
