@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOM = 125
 """A /25 less its own address, the gateway's and the one for all."""
-BOOT_SECONDS = 1.0
-BOOTS_AT_ONCE = 8
+BOOT_SECONDS = 2.0
+BOOTS_AT_ONCE = 4
 
 
 @pytest.fixture
