@@ -17,6 +17,8 @@ from tests.faults.outcome import find_outcome
 
 LANDING_SECONDS = 60
 MOST_MISSES = 4
+MISSED_OF = 20
+"""Of so many points one may never come again: how often a pass looks depends on when reports and pauses come."""
 Story = tuple[Life, ...]
 
 
@@ -79,6 +81,12 @@ class Sweep:
         for key, wanted in self.plain[life.name].items():
             if outcome[key] != wanted:
                 self.wrong.append(f"{trial}: {key} is {_differing(outcome[key], wanted)}")
+
+    def check(self, floor: int) -> None:
+        """Raise AssertionError for an end that was another one, and where too little was tried or too much missed."""
+        assert not self.wrong, "\n".join(self.wrong)
+        assert len(self.missed) <= self.tried // MISSED_OF, "\n".join(self.missed)
+        assert self.tried >= floor
 
     async def run(self, fleet: Fleet, stories: Sequence[Story], at_once: int) -> None:
         """Try all that is left, in so many lives beside each other."""

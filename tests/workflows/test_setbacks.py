@@ -79,8 +79,8 @@ async def test_a_death_is_counted_once_though_its_pass_is_terminated_at_its_boot
 
     async def hold(name: str, order: HostOrder) -> None:
         if name == "ensure_booted" and not reached.is_set():
-            reached.set()
             await fleet.terminate(vm_id)
+            reached.set()
 
     fleet.host.before = hold
     await die(fleet, vm_id, 1)
