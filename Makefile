@@ -43,8 +43,8 @@ check: venv ## format, lint, types, import contracts, dead dependencies
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 
-faults: setup ## strike every activity of every life by every fault (some 20 minutes)
-	@FAULTS=all $(BIN)/pytest tests/faults/test_activities.py $(ARGS)
+faults: setup ## strike every activity by every fault, and kill hosts of real guests at every step (some 30 minutes)
+	@FAULTS=all $(BIN)/pytest -m "" tests/faults/test_activities.py tests/faults/test_real_kills.py $(ARGS)
 
 bench: setup ## time a create against a bare start of the same guest
 	@$(BIN)/python -m tests.bench $(ARGS)

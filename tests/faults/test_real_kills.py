@@ -58,7 +58,9 @@ def kills_at(point: Point) -> tuple[str, ...]:
     return KILLS if point.name in _activities() else ()
 
 
+# Not part of every slow run yet: whole, it has been seen with one difference, since mended, and takes 13 minutes.
 @pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("FAULTS") != "all", reason="`make faults` runs it")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a host's bridge, taps and users need root")
 @pytest.mark.timeout(1500)
 async def test_case_e5_a_host_worker_killed_at_every_step_of_real_guests(
