@@ -99,7 +99,7 @@ def test_what_qemu_img_makes_and_nobody_may_bring_is_refused_by_name(tmp_path: P
     qemu_img("bitmap", "--add", bitmap, "b")
     luks = tmp_path / "luks"
     qemu_img("create", "-q", "-f", "qcow2", "--object", "secret,id=s,data=x", "-o",
-             "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10", luks, "1M")  # fmt: skip
+             "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=100", luks, "1M")  # fmt: skip
     for path, name in [
         (backed, "backing file"),
         (data, "another file"),
