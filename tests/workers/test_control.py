@@ -30,7 +30,7 @@ async def test_passes_begin_again_at_a_temporal_that_was_emptied(tmp_path: Path)
     worker = Worker(client, workflows=[CreateVm], **control_worker_options(build_id=BUILD))
     async with worker:
         assert await make_current(client, BUILD)
-        keeping = asyncio.create_task(keep_known(client, BUILD, search_attributes=True, every_seconds=1.0))
+        keeping = asyncio.create_task(keep_known(client, BUILD, search_attributes=True, every_seconds=0.2))
         await asyncio.to_thread(end_server, first)
         second = await asyncio.to_thread(serve_in_memory, tmp_path, first.ports)
         try:
@@ -50,13 +50,13 @@ async def test_an_older_build_does_not_stay_current(temporal_client: Client) -> 
     def worker(build: str) -> Worker:
         return Worker(temporal_client, workflows=[CreateVm], **control_worker_options(build_id=build))
 
-    async with worker("1.9.0"), worker("1.10.0"):
-        assert await make_current(temporal_client, "1.9.0")
-        keeping = asyncio.create_task(keep_known(temporal_client, "1.10.0", search_attributes=True, every_seconds=1.0))
-        try:
+    keeping = asyncio.create_task(keep_known(temporal_client, "1.10.0", search_attributes=True, every_seconds=0.2))
+    try:
+        async with worker("1.9.0"), worker("1.10.0"):
+            assert await make_current(temporal_client, "1.9.0")
             async with asyncio.timeout(BOUND_SECONDS):
                 while await current_build(temporal_client) != "1.10.0":  # noqa: ASYNC110 - another process tells
-                    await asyncio.sleep(1)  # Temporal answers few such questions a second
+                    await asyncio.sleep(1)
             assert not await make_current(temporal_client, "1.9.0")
     finally:
         keeping.cancel()
