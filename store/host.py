@@ -15,7 +15,7 @@ from model.ids import new_id
 from model.report import HostReport
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
-from store.room import HELD, entitlement
+from store.room import HELD, held_of
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -198,8 +198,5 @@ def _to_host(record: asyncpg.Record) -> StoredHost:
         silent=record["silent"],
         vms=record["vms"],
         vms_deleted=record["vms_deleted"],
-        live=entitlement(record, "live_"),
-        leaving=entitlement(record, "leaving_"),
-        leaving_vms=record["leaving_vms"],
-        leaving_until=record["leaving_until"],
+        **held_of(record),
     )

@@ -22,7 +22,7 @@ from model.placement import (
 )
 from model.report import HostReport
 from model.specification import VmSpec
-from store.room import HELD, entitlement
+from store.room import HELD, held_of
 
 if TYPE_CHECKING:
     from store.database import Connection
@@ -62,10 +62,7 @@ def to_view(record: asyncpg.Record) -> HostView:
         heard_at=record["last_report_at"],
         version=record["worker_version"],
         floor=record["min_worker_version"],
-        live=entitlement(record, "live_"),
-        leaving=entitlement(record, "leaving_"),
-        leaving_vms=record["leaving_vms"],
-        leaving_until=record["leaving_until"],
+        **held_of(record),
         placed_lately=record["placed_lately"],
         **told,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
@@ -49,6 +49,16 @@ order by v.created_at, v.id"""
 def entitlement(record: asyncpg.Record, prefix: str = "") -> Entitlement:
     """Make an Entitlement of a record's columns."""
     return Entitlement(**{name: record[prefix + name] for name in Entitlement.model_fields})
+
+
+def held_of(record: asyncpg.Record) -> dict[str, Any]:
+    """Make of the columns of HELD what a host's views call them."""
+    return {
+        "live": entitlement(record, "live_"),
+        "leaving": entitlement(record, "leaving_"),
+        "leaving_vms": record["leaving_vms"],
+        "leaving_until": record["leaving_until"],
+    }
 
 
 async def wake_refused(connection: Connection, host_id: str) -> str | None:
