@@ -8,7 +8,7 @@ from cli.client import Api
 from cli.document import Document, documents, inner, things
 from cli.options import Json
 from cli.output import age, moment, print_facts, print_json, print_table, say
-from cli.room import describe_room, short_room
+from cli.room import describe_conditions, describe_room, short_room
 from cli.vm_create import segment
 from model.capacity import DIMENSIONS
 
@@ -111,9 +111,6 @@ def facts(host: Document) -> list[tuple[str, object]]:
             ("being torn down", f"{held['leaving_vms']} VMs, the last until {moment(held.get('leaving_until'))}")
         )
     told += [(key, "unknown" if value is None else value) for key, value in capacity.items()]
-    told += [
-        (str(each.get("condition")), f"{each.get('what')}; {each.get('advice')}")
-        for each in documents(host, "conditions")
-    ]
+    told += describe_conditions(host)
     told += [("hypervisor", f"{describe_hypervisor(each)}: {each.get('why')}") for each in hypervisors]
     return told

@@ -18,6 +18,7 @@ from cli.failures import NotReachable, Unsuccessful
 from cli.options import Json
 from cli.output import cell, console, plain, print_facts, print_json, print_table, say
 from cli.place import Place, home_directory, read_token_file
+from cli.room import describe_conditions
 
 Home = Annotated[Path | None, Parameter(name="--home", help="State directory. Default: HOSTLER_HOME.")]
 _COLUMNS = ("SERVICE", "STATE", "PID", "RESTARTS", "WHERE", "DETAIL")
@@ -226,10 +227,7 @@ def tell_status(found: Document) -> None:
         ("API", found.get("url")),
         ("Temporal UI", found.get("ui_url")),
         ("guests run on", host.get("why") or guests_run_on(host)),
-        *(
-            (str(each.get("condition")), f"{each.get('what')}; {each.get('advice')}")
-            for each in documents(host, "conditions")
-        ),
+        *describe_conditions(host),
         *(("overdue VMs", ", ".join(map(str, things(host, "overdue")))) for _ in things(host, "overdue")[:1]),
     ]
     sys.stdout.write("\n")

@@ -1,8 +1,8 @@
-"""A host's room as people read it: how much is held, by whom, of what (H-P7)."""
+"""A host's room as people read it: how much is held, by whom, of what, and what is wrong with it (H-P7, D-12)."""
 
 from __future__ import annotations
 
-from cli.document import Document, inner
+from cli.document import Document, documents, inner
 from model.capacity import DIMENSIONS, Caps, amount
 
 WIDTH = 20
@@ -13,6 +13,14 @@ _NAMES = {"cpu_millicores": "cpu", "memory_mib": "memory", "disk_gib": "disk"}
 def describe_room(host: Document) -> list[tuple[str, str]]:
     """Write a line for each dimension: a bar, what is held of how much, what is being torn down, what is over."""
     return [(_NAMES[name], _describe(host, name)) for name in DIMENSIONS]
+
+
+def describe_conditions(host: Document) -> list[tuple[str, str]]:
+    """Write a line for each thing that is wrong with a host, with what a person can do."""
+    return [
+        (str(each.get("condition")), f"{each.get('what')}; {each.get('advice')}")
+        for each in documents(host, "conditions")
+    ]
 
 
 def short_room(host: Document, name: str) -> str:
