@@ -9,13 +9,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from activities.image import ImageActivities
 from activities.passes import PassActivities
 from activities.vm import VmActivities
+from tests.faults.conftest import Given
 from tests.faults.faults import FAULTS, NOT_COUNTED
 from tests.faults.fleet import running_fleet
 from tests.faults.lives import STORIES
@@ -29,17 +29,11 @@ NOT_LIVED = frozenset({"take_over"})
 
 
 @pytest.mark.timeout(3000)
-async def test_every_activity_of_every_life_under_faults(
-    database_url: str,
-    temporal_address: str,
-    temporal_namespace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_every_activity_of_every_life_under_faults(given: Given) -> None:
     """Each point is struck once, by another fault in each run; with FAULTS=all (`make faults`) by every fault."""
     scope = os.environ.get("FAULTS", "each point")
     sweep = Sweep(random.randrange(len(FAULTS)) if scope == "each point" else None, lambda _: tuple(FAULTS))
-    async with running_fleet(database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch) as fleet:
+    async with running_fleet(*given) as fleet:
         await sweep.learn_all(fleet, STORIES)
         met = {point.name for left in sweep.left.values() for point, _ in left}
         unmet = set(_names()) - met - NOT_LIVED

@@ -15,6 +15,7 @@ import pytest
 from activities.passes import PassActivities
 from runtime import temporal
 from tests.faults.apart import TASK_TIMEOUT
+from tests.faults.conftest import Given
 from tests.faults.faults import KILLED, Point
 from tests.faults.fleet import running_fleet
 from tests.faults.lives import STORIES
@@ -33,17 +34,12 @@ def kills_at(point: Point) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_case_e5_a_control_worker_killed_at_every_point(
-    database_url: str,
-    temporal_address: str,
-    temporal_namespace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L-G1, L-G2, L-G5, L-C4, cases E5, O12, O14: each point is struck once; the piece ends as if nothing happened."""
     monkeypatch.setattr(temporal, "TASK_TIMEOUT", TASK_TIMEOUT)
     sweep = Sweep(random.randrange(2), kills_at)
-    fleet_of = running_fleet(database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch, apart="control")
-    async with fleet_of as fleet:
+    async with running_fleet(*given, apart="control") as fleet:
         await sweep.learn_all(fleet, STORIES)
         began = time.monotonic()
         await sweep.run(fleet, STORIES, AT_ONCE)

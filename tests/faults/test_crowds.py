@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivers.simulated import DEFAULT
 from model.ids import new_id
+from tests.faults.conftest import Given
 from tests.faults.fleet import Fleet, running_fleet, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,14 +22,6 @@ BOOT_SECONDS = 2.0
 BOOTS_AT_ONCE = 4
 
 
-@pytest.fixture
-async def given(
-    database_url: str, temporal_address: str, temporal_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Any:
-    """What a fleet is made of but for its host."""
-    return database_url, temporal_address, temporal_namespace, tmp_path, monkeypatch
-
-
 async def create(fleet: Fleet, number: int) -> str:
     vm_id = new_id()
     body = {"name": f"c{number}", "image": "demo", "hypervisor": "simulated", "disk_gib": 1}
@@ -37,7 +29,7 @@ async def create(fleet: Fleet, number: int) -> str:
     return vm_id
 
 
-async def test_case_m2_three_hundred_creates_where_a_hundred_have_room(given: Any) -> None:
+async def test_case_m2_three_hundred_creates_where_a_hundred_have_room(given: Given) -> None:
     """Case M2: as many run as there is room for, the others say why they do not, and none leaves anything behind."""
     async with running_fleet(*given, subnet=IPv4Network("10.84.0.0/25"), max_concurrent_creates=4) as fleet:
         vm_ids = await asyncio.gather(*(create(fleet, number) for number in range(300)))
@@ -64,7 +56,7 @@ async def test_case_m2_three_hundred_creates_where_a_hundred_have_room(given: An
         assert list((fleet.home / "host" / "machines").iterdir()) == []
 
 
-async def test_case_m4_a_hundred_guests_boot_a_few_at_a_time(given: Any) -> None:
+async def test_case_m4_a_hundred_guests_boot_a_few_at_a_time(given: Given) -> None:
     """Case M4: after a reboot no more than the limit boot at once, each once; the others wait and say so."""
     async with running_fleet(*given, max_concurrent_boots=BOOTS_AT_ONCE) as fleet:
         vm_ids = await asyncio.gather(*(create(fleet, number) for number in range(100)))
