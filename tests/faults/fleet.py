@@ -52,6 +52,8 @@ class Fleet:
     """Is the host worker, until the event is set."""
     waits: dict[str, tuple[Condition, asyncio.Future[dict[str, Any] | None]]] = field(default_factory=dict)
     _host: tuple[asyncio.Event, asyncio.Task[None]] | None = None
+    _seen: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    """The rows that tests wait on, with the version of each."""
 
     @property
     def pool(self) -> Pool:
@@ -108,12 +110,14 @@ class Fleet:
         assert answer.status_code < 300, (method, path, answer.text)
         return answer.json()
 
-    async def until(self, vm_id: str, condition: Condition) -> dict[str, Any] | None:
+    async def until(
+        self, vm_id: str, condition: Condition, *, bound_seconds: float = BOUND_SECONDS
+    ) -> dict[str, Any] | None:
         """Return the VM's row once the condition holds for it; None is a row that is gone."""
         future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
         self.waits[vm_id] = (condition, future)
         try:
-            async with asyncio.timeout(BOUND_SECONDS):
+            async with asyncio.timeout(bound_seconds):
                 return await future
         except TimeoutError:
             row = await self.pool.fetchrow("select * from vms where id = $1", vm_id)
@@ -125,8 +129,7 @@ class Fleet:
     async def look(self) -> None:
         while True:
             ids = list(self.waits)
-            rows = await self.pool.fetch("select * from vms where id = any($1)", ids) if ids else []
-            found = {row["id"]: dict(row) for row in rows}
+            found = await self._read(ids)
             for vm_id in ids:
                 if vm_id not in self.waits:
                     continue
@@ -140,6 +143,15 @@ class Fleet:
                 if holds and not future.done():
                     future.set_result(found.get(vm_id))
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _read(self, ids: list[str]) -> dict[str, dict[str, Any]]:
+        """Return the rows that exist. Only those written since the last look are read: a crowd is slow enough."""
+        versions = dict(await self.pool.fetch("select id, xmin::text from vms where id = any($1)", ids)) if ids else {}
+        self._seen = {vm_id: seen for vm_id, seen in self._seen.items() if versions.get(vm_id) == seen[0]}
+        if new := sorted(set(versions) - set(self._seen)):
+            rows = await self.pool.fetch("select *, xmin::text as version from vms where id = any($1)", new)
+            self._seen |= {row["id"]: (row["version"], dict(row)) for row in rows}
+        return {vm_id: row for vm_id, (_, row) in self._seen.items()}
 
     async def poke(self, vm_id: str) -> None:
         """Wake a VM as the sweep does, which finds a terminated run within half a minute; here at once."""

@@ -20,6 +20,8 @@ from workers.control import keep_known
 
 BUILD = "1.0.0"
 BOUND_SECONDS = 60
+LOOK_SECONDS = 1.0
+"""Temporal answers few questions about builds a second."""
 
 
 async def test_passes_begin_again_at_a_temporal_that_was_emptied(tmp_path: Path) -> None:
@@ -30,13 +32,13 @@ async def test_passes_begin_again_at_a_temporal_that_was_emptied(tmp_path: Path)
     worker = Worker(client, workflows=[CreateVm], **control_worker_options(build_id=BUILD))
     async with worker:
         assert await make_current(client, BUILD)
-        keeping = asyncio.create_task(keep_known(client, BUILD, search_attributes=True, every_seconds=0.2))
+        keeping = asyncio.create_task(keep_known(client, BUILD, search_attributes=True, every_seconds=LOOK_SECONDS))
         await asyncio.to_thread(end_server, first)
         second = await asyncio.to_thread(serve_in_memory, tmp_path, first.ports)
         try:
             async with asyncio.timeout(BOUND_SECONDS):
                 while not await _begins(client):  # noqa: ASYNC110 - another process tells
-                    await asyncio.sleep(0.2)
+                    await asyncio.sleep(LOOK_SECONDS)
             assert await current_build(client) == BUILD
         finally:
             keeping.cancel()
@@ -50,16 +52,18 @@ async def test_an_older_build_does_not_stay_current(temporal_client: Client) -> 
     def worker(build: str) -> Worker:
         return Worker(temporal_client, workflows=[CreateVm], **control_worker_options(build_id=build))
 
-    keeping = asyncio.create_task(keep_known(temporal_client, "1.10.0", search_attributes=True, every_seconds=0.2))
-    try:
-        async with worker("1.9.0"), worker("1.10.0"):
-            assert await make_current(temporal_client, "1.9.0")
+    async with worker("1.9.0"), worker("1.10.0"):
+        assert await make_current(temporal_client, "1.9.0")
+        keeping = asyncio.create_task(
+            keep_known(temporal_client, "1.10.0", search_attributes=True, every_seconds=LOOK_SECONDS)
+        )
+        try:
             async with asyncio.timeout(BOUND_SECONDS):
                 while await current_build(temporal_client) != "1.10.0":  # noqa: ASYNC110 - another process tells
-                    await asyncio.sleep(1)
+                    await asyncio.sleep(LOOK_SECONDS)
             assert not await make_current(temporal_client, "1.9.0")
-    finally:
-        keeping.cancel()
+        finally:
+            keeping.cancel()
 
 
 async def _begins(client: Client) -> bool:
