@@ -29,14 +29,17 @@ class DueVm:
     stuck: bool
 
 
-async def due_vms(pool: Pool, limit: int) -> tuple[DueVm, ...]:
-    """Return what is due by Postgres' clock, the longest due first."""
+async def due_vms(pool: Pool, limit: int, after: DueVm | None = None) -> tuple[DueVm, ...]:
+    """Return what is due by Postgres' clock, the longest due first; with `after`, what comes after that one."""
     async with reading(pool) as connection:
         records = await connection.fetch(
             """select id, deleted, first_ready_at, due_at, run_id,
                 coalesce(claim_until < now() - interval '1 minute', due_at < now() - interval '2 minutes') as stuck
-            from vms where due_at <= now() order by due_at limit $1""",
+            from vms where due_at <= now() and ($2::timestamptz is null or (due_at, id) > ($2, $3))
+            order by due_at, id limit $1""",
             limit,
+            after and after.due_at,
+            after and after.vm_id,
         )
     return tuple(
         DueVm(

@@ -95,6 +95,20 @@ async def test_case_f7_a_run_that_waits_for_its_turn_is_left_alone(temporal_clie
         assert (await handle.describe()).run_id == before
 
 
+async def test_rows_that_no_pass_claims_hide_none_behind_them(
+    temporal_client: Client, pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    """L-G1: more rows than are woken at once stay due for ever; what became due after them is woken all the same."""
+    monkeypatch.setattr("workers.sweep.POKES_A_SECOND", 2)
+    async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}", controls=False) as fleet:
+        sweeper, vm_ids = sweep(fleet), [await fleet.add_vm() for _ in range(3)]
+        for place, vm_id in enumerate(vm_ids):
+            await lapse(fleet, vm_id, f"{50 - place} seconds")
+        assert [await sweeper.sweep_once() for _ in range(3)] == [2, 1, 2]
+        for vm_id in vm_ids:
+            assert (await fleet.client.get_workflow_handle(vm_workflow_id(vm_id)).describe()).status is not None
+
+
 @pytest.mark.parametrize(
     ("wish", "step"),
     [
