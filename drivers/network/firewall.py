@@ -162,19 +162,22 @@ class Firewall:
             raise StepFailed(f"{argv[0]} is not installed: install util-linux") from error
         # A transaction that began is waited for however often the caller is cancelled: else it could come after what
         # the next caller does.
-        code, out, err = await finish(_converse(process, stdin))
+        code, out, err = await finish(converse(process, stdin))
         if code == _NOT_FOUND:
             raise StepFailed("nft is not installed: install nftables")
         return code, out, err
 
 
-async def _converse(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+async def converse(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+    """Return exit status, output and errors of nft. Killed when it takes too long, or when the event loop ends."""
     try:
         out, err = await asyncio.wait_for(process.communicate(stdin), NFT_SECONDS)
     except TimeoutError as error:
-        process.kill()
-        await process.wait()
         raise StepFailed(f"nft did not end within {NFT_SECONDS:g} s and was killed") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     return process.returncode or 0, out, err
 
 

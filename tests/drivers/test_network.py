@@ -18,6 +18,7 @@ from pyroute2 import AsyncIPRoute
 from drivers.confine import is_alive, read_boot_id, signal_process
 from drivers.names import HostNames
 from drivers.network import Attachment, AttachmentState, Network
+from drivers.network.firewall import converse
 from drivers.network.links import Link
 from model.errors import Busy, Conflict, Fenced, Invalid, StepFailed
 
@@ -398,3 +399,15 @@ async def test_case_c6_a_link_that_is_still_there_though_deleted(
             await network.ensure(a)
     await network.ensure(a)
     assert await network.find(a) == WHOLE
+
+
+async def test_an_nft_outlives_no_event_loop() -> None:
+    """Only a loop that ends cancels what waits for nft: the child, which would be nobody's, ends with it."""
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec("sleep", "60", stdin=pipe, stdout=pipe, stderr=pipe)
+    waiting = asyncio.create_task(converse(child, b""))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert child.returncode == -signal.SIGKILL
