@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from datetime import timedelta
@@ -19,6 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkerDeploymentConfig
 
 from model.errors import Unavailable
+from model.temporal import CONTROL_QUEUE
 from model.versions import VERSION, release_order
 
 DEPLOYMENT = "hostler-control"
@@ -127,6 +129,23 @@ async def make_current(client: Client, build_id: str, *, timeout_seconds: float 
                     f"Temporal does not make build {build_id} of {DEPLOYMENT} current: passes wait until it does"
                 ) from error
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def end_runs_of_other_builds(client: Client, build_id: str) -> int:
+    """End the passes that are pinned to another build, and return how many; the sweep begins them anew within a minute.
+
+    For when the workers of every other build are gone for good. Errors: Unavailable.
+    """
+    ended = 0
+    try:
+        async for run in client.list_workflows(f"ExecutionStatus = 'Running' and TaskQueue = '{CONTROL_QUEUE}'"):
+            if await _open_runs_build(client, run.id) not in (None, build_id):
+                with contextlib.suppress(RPCError):  # it has ended by itself
+                    await client.get_workflow_handle(run.id, run_id=run.run_id).terminate("nobody runs its build")
+                ended += 1
+    except RPCError as error:
+        raise Unavailable("Temporal does not list its open runs: those of the other build are ended later") from error
+    return ended
 
 
 async def _set_current(client: Client, build_id: str) -> None:

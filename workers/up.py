@@ -14,12 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from temporalio.client import Client
+
 from drivers.confine import PROGRAM_FOLDERS, Confinement, launch_detached
 from drivers.durable import write_durably
-from model.errors import Conflict, HostlerError
+from model.errors import Conflict, HostlerError, Unavailable
 from model.process import ProcessRecord
+from runtime.deployment import end_runs_of_other_builds, find_build_id
 from runtime.settings import default_home
-from workers import users
+from workers import service_temporal, users
 from workers.builds import SUPERVISOR, check_not_newer, end_other_supervisor
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
 from workers.demo_image import find_guest, publish_guest
@@ -80,7 +83,8 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
     """Do everything, step by step, and tell each."""
     async with locked(home):
         installation, running = await asyncio.to_thread(prepare, home, wishes)
-        if running and await end_other_supervisor(installation):
+        replaced = running and await end_other_supervisor(installation)
+        if replaced:
             say_step(SUPERVISOR, "stopped", "it was of another build; guests run on")
             installation, running = await asyncio.to_thread(prepare, home, wishes)
         if not running:
@@ -91,6 +95,8 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
         say_step("token", "done")
         async with FleetClient(installation, token) as fleet:
             host = await bring_host(installation, fleet)
+            if replaced:
+                await begin_passes_anew(installation)
             image = await bring_image(installation, fleet, guest)
         say_result("up", **describe(installation, host, image))
 
@@ -163,6 +169,18 @@ async def bring_host(installation: Installation, fleet: FleetClient) -> dict[str
     host = await fleet.await_first_report(host_id, REPORT_SECONDS)
     say_step("first report", "done")
     return host
+
+
+async def begin_passes_anew(installation: Installation) -> None:
+    """End what the control worker of the other build was in the middle of: nobody else can go on with it."""
+    say_step("passes", "starting")
+    try:
+        client = await Client.connect(installation.temporal_address, namespace=service_temporal.NAMESPACE)
+        ended = await end_runs_of_other_builds(client, await asyncio.to_thread(find_build_id))
+    except (Unavailable, RuntimeError) as error:
+        say_step("passes", "skipped", f"the sweep begins them anew: {error}")
+        return
+    say_step("passes", "done", f"{ended} are begun anew by this build")
 
 
 async def bring_image(installation: Installation, fleet: FleetClient, guest: Path | None) -> str | None:

@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 
 from model.process import ProcessRecord
+from tests.fixtures.image_server import ImageServer
 from tests.upgrades.api import Api
-from tests.upgrades.lives import Serve
+from tests.upgrades.lives import HELD, Serve, go_on
 from tests.upgrades.releases import Release
 from workers.service import ServiceRecords
 
 OURS = {"supervisor", "api", "control", "host"}
 SERVICES = {*OURS, "postgres", "temporal"}
+SOONER_SECONDS = 120
+"""Less than it takes until a run whose claim nobody renews is ended as stuck."""
 
 
 class Installed(Api):
@@ -72,17 +75,26 @@ def installed(this: Release) -> Iterator[Installed]:
     shutil.rmtree(folder)
 
 
-def test_up_replaces_what_is_of_another_build(installed: Installed, first: Release, this: Release, image: Serve):
-    """H-D4, H-E5: Hostler's own processes, and nothing else; guests run on, a quarantine keeps its deadline."""
+def test_up_replaces_what_is_of_another_build(
+    installed: Installed, first: Release, this: Release, image: Serve, image_server: ImageServer
+):
+    """H-D4, H-E5: Hostler's own processes, and nothing else; guests run on, a quarantine keeps its deadline.
+
+    A create goes on within a minute, which is sooner than a claim ends that nobody renews.
+    """
     assert installed.up(first)[-1]["event"] == "up"
     kept, held = installed.create(image()), installed.create(image())
     for vm_id in (kept, held):
         installed.ready(vm_id)
     guest, deadline = installed.guests()[kept], installed.quarantine(held, "1h")["quarantine"]
+    making = installed.create(image(**HELD))
+    installed.fetching(making)
     old = installed.processes()
 
     events = installed.up(this)
     assert events[-1]["event"] == "up", events
+    go_on(image_server)
+    installed.ready(making, SOONER_SECONDS)
     new = installed.processes()
     assert {name for name in SERVICES if old[name] != new[name]} == OURS
     assert _workers_version(installed) == this.version
