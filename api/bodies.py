@@ -214,6 +214,12 @@ class RebuildBody(Body):
         return self
 
 
+class ForgetBody(Body):
+    """The name of the host that is given up, so that no other one is by mistake."""
+
+    name: Name
+
+
 class NewHostBody(Body):
     """A host to enrol. The answer holds its credential, once."""
 

@@ -252,6 +252,7 @@ class HostDocument(Shown):
     state_lost_at: datetime | None
     rolled_back_at: datetime | None
     joined_at: datetime
+    forgotten_at: datetime | None
     vms: int
     vms_deleted: int
     capacity: Capacity | None
@@ -279,8 +280,20 @@ class ForeignVm(Shown):
     vm_id: str
     power_state: PowerState | None
     seen_at: datetime
+    quarantined_at: datetime | None = None
     unreadable: str | None
     placed_on: str | None = None
+
+
+class ForgottenVmDocument(Shown):
+    """A VM that was given up with its host; `power_state` and `deleted` are what was wanted of it then."""
+
+    id: str
+    project: str
+    name: str
+    power_state: PowerState
+    deleted: bool
+    at: datetime
 
 
 class FileDocument(Shown):

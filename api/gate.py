@@ -70,16 +70,28 @@ def _bearer(request: Request) -> str:
 
 async def host_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
     """Let a host pass by its own credential, which is good for its own reports, inputs and consoles alone."""
+    host = await report_gate(request, parts)
+    if host.forgotten:
+        raise Forbidden(
+            "this host was given up: its credential is good for its reports alone; to use the machine again, enrol it "
+            "anew with an empty state directory"
+        )
+    return host
+
+
+async def report_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
+    """Let a host pass to report, also one that was given up: it must hear that it is to stop what it runs (L-R10)."""
     host: KnownHost = await _once(request, lambda: _find_host(request, parts))
     return host
 
 
 async def _find_host(request: Request, parts: Parts) -> KnownHost:
     credential = parse_credential(_bearer(request))
-    host = await parts.hosts.by_credential(credential.digest) if credential and credential.kind == "hsh" else None
-    if host is None:
-        raise Unauthenticated("this takes the credential of an enrolled host")
-    return host
+    if credential and credential.kind == "hsh":
+        host = await parts.hosts.by_credential(credential.digest, forgotten=True)
+        if host is not None:
+            return host
+    raise Unauthenticated("this takes the credential of an enrolled host")
 
 
 async def _once(request: Request, find: Callable[[], Awaitable[Any]]) -> Any:
@@ -90,6 +102,7 @@ async def _once(request: Request, find: Callable[[], Awaitable[Any]]) -> Any:
 
 
 host_gate.hostler_role = "host"  # type: ignore[attr-defined]
+report_gate.hostler_role = "host"  # type: ignore[attr-defined]
 Viewer = Annotated[Caller, Depends(allow("viewer"))]
 Operator = Annotated[Caller, Depends(allow("operator"))]
 Admin = Annotated[Caller, Depends(allow("admin"))]
@@ -97,4 +110,5 @@ FleetViewer = Annotated[Caller, Depends(allow("viewer", fleet=True))]
 FleetOperator = Annotated[Caller, Depends(allow("operator", fleet=True))]
 FleetAdmin = Annotated[Caller, Depends(allow("admin", fleet=True))]
 EnrolledHost = Annotated[KnownHost, Depends(host_gate)]
+ReportingHost = Annotated[KnownHost, Depends(report_gate)]
 PartsOf = Annotated[Parts, Depends(parts_of)]

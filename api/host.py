@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from api.bodies import NewHostBody
+from api.bodies import ForgetBody, NewHostBody
 from api.cursor import After, Limit, page
-from api.documents import EnrolledDocument, ForeignVm, HostDocument, Page, VmDocument
+from api.documents import EnrolledDocument, ForeignVm, ForgottenVmDocument, HostDocument, Page, VmDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
 from api.route import GatedRoute
 from api.views import host_view, vm_view
 from model.credential import new_credential
 from model.ids import HostId
 from model.vm import Phase
+from store.forget import forget_host, list_forgotten
 from store.vm import VmFilter
 
 router = APIRouter(prefix="/v1/hosts", tags=["hosts"], route_class=GatedRoute)
@@ -56,6 +58,26 @@ async def cordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDoc
 async def uncordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
     """Let new VMs come to a host again."""
     return host_view(await parts.hosts.uncordon(host, caller.actor))
+
+
+@router.post("/{host}/forget")
+async def forget(host: HostId, body: ForgetBody, caller: FleetOperator, parts: PartsOf) -> HostDocument:
+    """Give up a host that is dead: its VMs' names and all that they held of it are released at once.
+
+    It must have been silent for 10 minutes. What it still runs is stopped and quarantined if it returns.
+    """
+    known = await parts.hosts.get(host)
+    await forget_host(parts.pool, known.id, body.name, caller.actor)
+    return host_view(await parts.hosts.get(known.id))
+
+
+@router.get("/{host}/forgotten")
+async def forgotten(
+    host: HostId, _caller: FleetViewer, parts: PartsOf, after: After, limit: Limit = 50
+) -> Page[ForgottenVmDocument]:
+    """List the VMs that were given up with a host; their rows are kept for 30 days."""
+    found = await list_forgotten(parts.pool, (await parts.hosts.get(host)).id, limit=limit + 1, after=after)
+    return page(found, limit, lambda vm: ForgottenVmDocument(**asdict(vm)))
 
 
 @router.get("/{host}/quarantined")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from api.bodies import HostKeyBody
 from api.documents import ErrandList, Taken
 from api.errands import Errand
-from api.gate import EnrolledHost, PartsOf
+from api.gate import EnrolledHost, PartsOf, ReportingHost
 from api.making import open_vm
 from api.reports import cleaned
 from api.route import GatedRoute
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/host", tags=["for hosts"], route_class=GatedRoute
 
 
 @router.post("/report")
-async def report(body: HostReport, host: EnrolledHost, parts: PartsOf) -> ReportAnswer:
+async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> ReportAnswer:
     """Take a host's report and wake the VMs that it gives a reason to look at (H-S11)."""
     taken = await store_report(parts.pool, host.id, cleaned(body))
     for poke in taken.pokes:

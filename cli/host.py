@@ -57,14 +57,19 @@ def show(name: str, /, *, as_json: Json = False) -> None:
         path = f"/v1/hosts/{host['id']}"
         quarantined: list[Document] = api.list(f"{path}/quarantined")["items"]
         foreign = things(api.get(f"{path}/foreign"), "items")
+        forgotten: list[Document] = api.list(f"{path}/forgotten")["items"]
     if as_json:
-        print_json({**host, "quarantined": quarantined, "foreign": foreign})
+        print_json({**host, "quarantined": quarantined, "foreign": foreign, "forgotten": forgotten})
         return
     print_facts(facts(host))
     if quarantined:
         sys.stdout.write("\nquarantined\n")
         rows = ((vm.get("name"), vm.get("id"), moment(inner(vm, "quarantine").get("destroy_at"))) for vm in quarantined)
         print_table(("NAME", "ID", "DESTROYED"), rows, empty="")
+    if forgotten:
+        sys.stdout.write("\ngiven up with this host\n")
+        rows = (tuple(vm.get(key) for key in ("project", "name", "power_state", "id")) for vm in forgotten)
+        print_table(("PROJECT", "NAME", "WANTED", "ID"), rows, empty="")
     if foreign:
         sys.stdout.write("\nforeign: here without a row; shown and left alone\n")
         print_table(("VM",), ((each,) for each in foreign), empty="")

@@ -49,6 +49,7 @@ _HOST_COMMANDS = (
     ("show", "cli.host:show", "Show a host and what it holds."),
     ("cordon", "cli.host:cordon", "Let no new VM come to a host."),
     ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
+    ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
 )
 _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),

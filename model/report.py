@@ -74,7 +74,8 @@ class HostReport(Lenient):
 class ReportAnswer(Lenient):
     """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor.
 
-    `host_name` is what people call the host: its refusals name it.
+    `host_name` is what people call the host: its refusals name it. `forgotten_pass`: the fleet has given the host up;
+    whatever it still runs is to be stopped and quarantined, under this pass (L-R10).
     """
 
     acknowledged: int
@@ -82,3 +83,4 @@ class ReportAnswer(Lenient):
     epoch: int
     min_worker_version: str | None = None
     host_name: str | None = None
+    forgotten_pass: int | None = None

@@ -16,6 +16,7 @@ from model.report import HostReport
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
 from store.room import HELD, held_of
+from store.vm import GONE_FOR
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     *("id", "name", "labels", "status", "key_version", "instance_id", "machine_id", "boot_id", "worker_version"),
     *("activity_names", "report_number", "last_report_at", "state_lost_at", "rolled_back_at", "joined_at"),
+    "forgotten_at",
 )
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
@@ -52,6 +54,7 @@ class StoredHost:
     state_lost_at: datetime | None
     rolled_back_at: datetime | None
     joined_at: datetime
+    forgotten_at: datetime | None
     report: HostReport | None
     silent: bool
     vms: int
@@ -64,11 +67,12 @@ class StoredHost:
 
 @dataclass(frozen=True)
 class KnownHost:
-    """Whose credential it is."""
+    """Whose credential it is. One that was given up may only report, and be told to stop what it runs (L-R10)."""
 
     id: str
     name: str
     key_version: int
+    forgotten: bool = False
 
 
 class HostStore:
@@ -88,7 +92,7 @@ class HostStore:
         async with transaction(self._pool) as connection:
             made = await connection.fetchval(
                 """insert into hosts (id, name, labels, credential_hash) values ($1, $2, $3, $4)
-                on conflict (name) do nothing returning key_version""",
+                on conflict do nothing returning key_version""",
                 host_id,
                 name,
                 dict(labels or {}),
@@ -116,30 +120,39 @@ class HostStore:
                 raise NotFound(f"there is no host {host_id}")
             await write_audit(connection, actor, project="public", action="host.credential", subject=f"host/{host_id}")
 
-    async def by_credential(self, credential_hash: bytes) -> KnownHost | None:
-        """Return the host of a credential by its SHA-256, or None."""
+    async def by_credential(self, credential_hash: bytes, *, forgotten: bool = False) -> KnownHost | None:
+        """Return the host of a credential by its SHA-256, or None; `forgotten`: also one that was given up."""
         async with reading(self._pool) as connection:
             record = await connection.fetchrow(
-                "select id, name, key_version from hosts where credential_hash = $1 and status <> 'forgotten'",
+                """select id, name, key_version, status = 'forgotten' as forgotten from hosts
+                where credential_hash = $1 and ($2 or status <> 'forgotten')""",
                 credential_hash,
+                forgotten,
             )
-        return KnownHost(record["id"], record["name"], record["key_version"]) if record else None
+        return KnownHost(**dict(record)) if record else None
 
     async def get(self, host: str) -> StoredHost:
-        """Return a host by its id or its name; raise NotFound."""
+        """Return a host by its id or its name, which one that was given up may share; raise NotFound."""
         async with reading(self._pool) as connection:
             record = await connection.fetchrow(
-                _SELECT + " where h.id = $1 or h.name = $1 order by h.id = $1 desc", host
+                _SELECT
+                + """ where h.id = $1 or h.name = $1
+                order by h.id = $1 desc, h.status = 'forgotten', h.forgotten_at desc limit 1""",
+                host,
             )
         if record is None:
             raise NotFound(f"there is no host {host}")
         return _to_host(record)
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> tuple[StoredHost, ...]:
-        """List hosts by id, from the one above the id `after` on."""
+        """List hosts by id, from the one above the id `after` on; those given up for 30 days."""
         async with reading(self._pool) as connection:
             records = await connection.fetch(
-                _SELECT + " where $1::text is null or h.id > $1 order by h.id limit $2", after, limit
+                f"""{_SELECT} where ($1::text is null or h.id > $1)
+                    and (h.status <> 'forgotten' or h.forgotten_at is null or h.forgotten_at > now() - {GONE_FOR})
+                order by h.id limit $2""",
+                after,
+                limit,
             )
         return tuple(_to_host(record) for record in records)
 

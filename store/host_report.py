@@ -49,7 +49,8 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
     """Store a report and wake the VMs that it gives a reason to look at.
 
     A number that was stored already, or a lower one, changes nothing; only a whole report with a lower number is
-    taken: the host was rolled back (H-E2). Another machine under the same instance raises Conflict.
+    taken: the host was rolled back (H-E2). Another machine under the same instance raises Conflict. What one that was
+    given up tells is shown, and changes nothing of any VM (L-R10).
     """
     async with transaction(pool) as connection:
         host = await connection.fetchrow(
@@ -61,6 +62,10 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         if not arrival.taken:
             return ReportTaken(await _answer(connection, host["report_number"], want_whole=arrival.late), ())
         await _store_host(connection, host, report, arrival)
+        if host["status"] == "forgotten":
+            await _store_foreign(connection, host, report, {})
+            answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
+            return ReportTaken(answer.model_copy(update={"forgotten_pass": host["forgotten_pass"]}), ())
         if arrival.new_state:
             await _forget_revisions(connection, host_id)
         before = await _read_vms(connection, host_id, report)
@@ -225,11 +230,13 @@ async def _store_foreign(
             "vm_id": vm_id,
             "power_state": vm.observed.power_state.value if vm.observed.power_state else None,
             "seen_at": vm.observed.seen_at.isoformat(),
+            "quarantined_at": vm.quarantined_at.isoformat() if vm.quarantined_at else None,
             "unreadable": vm.unreadable,
         }
     # What was made gone this moment may still be in a report that was on its way.
     gone = await connection.fetch(
-        "select vm_id from gone where vm_id = any($1) and at > now() - interval '1 minute'", sorted(kept)
+        "select vm_id from gone where vm_id = any($1) and at > now() - interval '1 minute' and forgotten is null",
+        sorted(kept),
     )
     for record in gone:
         kept.pop(record["vm_id"])

@@ -179,7 +179,8 @@ class PassStore:
             await connection.execute(
                 """insert into gone (vm_id, project, name, host_id, pass_number) values ($1, $2, $3, $4, $5)
                 on conflict (vm_id) do update set project = excluded.project, name = excluded.name,
-                    host_id = excluded.host_id, pass_number = excluded.pass_number, at = excluded.at""",
+                    host_id = excluded.host_id, pass_number = excluded.pass_number, at = excluded.at,
+                    forgotten = null""",
                 ref.vm_id,
                 removed["project"],
                 removed["name"],

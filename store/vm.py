@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 GONE_FOR = "interval '30 days'"
+GONE_HOW = "case when forgotten is null then 'destroyed' else 'given up with its host, which was dead,' end"
 
 # The phase that a user sees. What nobody can look at is unknown, not changed: it is computed here, never written
 # (H-S10). A deletion shows from the moment it is accepted, an undelete likewise.
@@ -246,15 +247,15 @@ class VmStore:
 
 
 async def missing(connection: Connection, project: str | None, vm_id: str) -> NotFound | Gone:
-    """Say why a VM is not there: destroyed within 30 days, or never heard of. Another project's is never heard of."""
-    gone_at = await connection.fetchval(
-        f"""select at from gone where vm_id = $1 and ($2::text is null or project = $2)
+    """Say why a VM is not there: gone within 30 days, or never heard of. Another project's is never heard of."""
+    gone = await connection.fetchrow(
+        f"""select {GONE_HOW} as how, at from gone where vm_id = $1 and ($2::text is null or project = $2)
         and at > now() - {GONE_FOR}""",
         vm_id,
         project,
     )
-    if gone_at is not None:
-        return Gone(f"the VM {vm_id} was destroyed at {gone_at:%Y-%m-%dT%H:%M:%SZ}")
+    if gone is not None:
+        return Gone(f"the VM {vm_id} was {gone['how']} at {gone['at']:%Y-%m-%dT%H:%M:%SZ}")
     return NotFound(f"there is no VM {vm_id}")
 
 

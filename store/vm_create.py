@@ -14,7 +14,7 @@ from store.change import CLEAR, Accepted, accept, pass_type_of, refuse_if_held, 
 from store.database import transaction
 from store.deadlines import CREATE_TIME, WORK_TIME
 from store.placement import Placing, reserve_host
-from store.vm import GONE_FOR
+from store.vm import GONE_FOR, GONE_HOW
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -103,14 +103,14 @@ async def _insert(connection: Connection, new: NewVm, host_id: str, draw: int) -
 async def _check_gone(connection: Connection, new: NewVm) -> None:
     """Asked before a host is, and again after the insert: a teardown that ended this moment has its entry by then."""
     gone = await connection.fetchrow(
-        f"select project, at from gone where vm_id = $1 and at > now() - {GONE_FOR}", new.vm_id
+        f"select project, {GONE_HOW} as how, at from gone where vm_id = $1 and at > now() - {GONE_FOR}", new.vm_id
     )
     if gone is None:
         return
     if gone["project"] != new.project:
         raise Conflict(f"the id {new.vm_id} is not available")
     raise Conflict(
-        f"the id {new.vm_id} belonged to a VM that was destroyed at {gone['at']:%Y-%m-%dT%H:%M:%SZ}; an id is free "
+        f"the id {new.vm_id} belonged to a VM that was {gone['how']} at {gone['at']:%Y-%m-%dT%H:%M:%SZ}; an id is free "
         "again after 30 days: choose another one"
     )
 

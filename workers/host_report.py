@@ -153,10 +153,12 @@ class Reports:
         return measure_capacity(home, committed_millicores=held.cpu_millicores, promised_bytes=promised)
 
     async def take(self, answer: ReportAnswer) -> None:
-        """Take the fleet's epoch over, and what the host is called there."""
+        """Take the fleet's epoch over, what the host is called there, and that the fleet has given it up."""
         if answer.host_name is not None:
             self._host.parts.ledger.host = answer.host_name
         await self._host.parts.identity.raise_epoch(answer.epoch)
+        if answer.forgotten_pass is not None:
+            self._host.given_up.begin(answer.epoch, answer.forgotten_pass)
 
 
 def _held(disk: Path) -> int:

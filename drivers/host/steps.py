@@ -11,6 +11,7 @@ from drivers.durable import make_folder
 from drivers.host.certify import CertifySteps
 from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
+from drivers.host.given_up import GivenUp
 from drivers.host.look import Looker
 from drivers.host.parts import Parts
 from drivers.host.power import PowerSteps
@@ -47,6 +48,7 @@ class HostSteps:
         self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
         self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
         self.quarantine, self.release = power.quarantine, power.release
+        self.given_up = GivenUp(parts, lambda order: self.run(order, power.quarantine))
         self.destroy_process, self.destroy_network = destroy.destroy_process, destroy.destroy_network
         self.destroy_storage, self.destroy_records = destroy.destroy_storage, destroy.destroy_records
 

@@ -41,6 +41,8 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("GET", "/v1/hosts/{host}"): ("viewer", False, False),
     ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/forget"): ("operator", False, False),
+    ("GET", "/v1/hosts/{host}/forgotten"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
 }
@@ -77,6 +79,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/vms/{vm_id}/rebuild"): {},
         ("POST", "/v1/images"): {"name": "demo", "rootfs": IMAGE},
         ("POST", "/v1/hosts"): {"name": "h2"},
+        ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
@@ -211,4 +214,6 @@ async def test_a_hosts_credential_is_good_for_its_own_alone(world: World) -> Non
     assert answer.status_code == 404
     assert (await world.as_host(other, "POST", "/v1/host/report", json=report_of(1))).status_code == 200
     await world.pool.execute("update hosts set status = 'forgotten' where name = 'h2'")
-    assert (await world.as_host(other, "POST", "/v1/host/report", json=report_of(2))).status_code == 401
+    assert (await world.as_host(other, "POST", "/v1/host/report", json=report_of(2))).status_code == 200
+    for method, path in HOST_CALLS - {("POST", "/v1/host/report")}:
+        assert (await world.as_host(other, method, filled(path, new_id()))).status_code == 403, path

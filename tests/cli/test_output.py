@@ -64,6 +64,7 @@ def full(fleet: Fleet) -> Fleet:
     fleet.hosts, fleet.images = [HOST], [IMAGE]
     fleet.answers["GET", "/v1/hosts/host-1"] = (200, HOST)
     fleet.answers["GET", f"/v1/hosts/{HOST_ID}/quarantined"] = (200, {"items": [vm()], "next_cursor": None})
+    fleet.answers["GET", f"/v1/hosts/{HOST_ID}/forgotten"] = (200, {"items": [], "next_cursor": None})
     fleet.answers["GET", f"/v1/hosts/{HOST_ID}/foreign"] = (200, {"items": [{"vm_id": "stray"}], "next_cursor": None})
     return fleet
 

@@ -55,3 +55,19 @@ def test_a_host_is_cordoned_by_name(fleet: Fleet, hostler: Runner) -> None:
         fleet.answers["POST", f"/v1/hosts/host-1/{verb}"] = (200, {"id": HOST_ID, "name": "host-1", "status": status})
         found = hostler("host", verb, "host-1")
         assert (found.code, found.err.strip()) == (0, f"host-1 is {status}")
+
+
+def test_a_host_is_given_up_only_by_its_name_typed_again(fleet: Fleet, hostler: Runner) -> None:
+    """L-R10: without it the command shows what would be released, and asks nothing of the API but to look."""
+    shown = {"id": HOST_ID, "name": "host-1", "status": "ready", "last_report_at": None}
+    fleet.answers["GET", "/v1/hosts/host-1"] = (200, shown)
+    gone = {**shown, "status": "forgotten", "forgotten_at": "2026-01-01T00:00:00+00:00"}
+    fleet.answers["POST", f"/v1/hosts/{HOST_ID}/forget"] = (200, gone)
+    found = hostler("host", "forget", "host-1")
+    assert found.code == 0
+    assert "web-1" in found.out
+    assert "nothing was done: `hostler host forget host-1 --confirm host-1`" in found.err
+    assert {asked.method for asked in fleet.asked} == {"GET"}
+    found = hostler("host", "forget", "host-1", "--confirm", "host-1")
+    assert (found.code, fleet.asked[-1].body) == (0, {"name": "host-1"})
+    assert found.err.startswith("host-1 is given up since 2026-01-01")
