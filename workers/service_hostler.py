@@ -63,7 +63,7 @@ def control_service(installation: Installation) -> Service:
         name=CONTROL,
         user=users.HOSTLER,
         argv=module_arguments("workers.control"),
-        environment=environment(installation),
+        environment=control_environment(installation),
         ready=ready,
         build=find_own_build(),
         requires=(service_postgres.NAME, service_temporal.NAME, API),  # the API brings the schema up to date
@@ -112,6 +112,16 @@ def environment(installation: Installation) -> dict[str, str]:
         "HOSTLER_TEMPORAL_UI_URL": installation.ui_url,
         **(own if installation.settings.own_database else given),
     }
+
+
+def control_environment(installation: Installation) -> dict[str, str]:
+    """Let the control worker keep compiled code: its sandbox reads the workflows' modules anew for every pass.
+
+    From their source that takes twice the CPU (measured). In a folder that only its own user may write.
+    """
+    told = environment(installation)
+    del told["PYTHONDONTWRITEBYTECODE"]
+    return {**told, "PYTHONPYCACHEPREFIX": str(installation.home / "api" / "code")}
 
 
 def host_environment(installation: Installation) -> dict[str, str]:

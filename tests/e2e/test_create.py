@@ -29,6 +29,11 @@ def test_a_vm_is_ready_and_answers_ssh(fleet: Installation):
     assert row["ssh_host_key"].split()[1] in known
 
 
+def test_passes_do_not_compile_their_code_anew(fleet: Installation):
+    """The sandbox imports the workflows for every pass; what they were compiled to is kept."""
+    assert list((fleet.home / "api" / "code").rglob("workflows/create.*.pyc"))
+
+
 def test_a_second_up_adopts_what_runs(fleet: Installation):
     """Seconds; no process and no guest is started anew."""
     names = ("postgres", "temporal", "api", "control", "host")
