@@ -31,7 +31,7 @@ def ensure_demo(api: Api, image: str, *, silent: bool) -> Document:
         vm = send(api, {"name": NAME, "image": image, "ssh_authorized_keys": [key]})
     vm = follow_create(api, vm, silent=silent)
     check_outcome(vm)
-    if guest_namespace(api.place) is None:
+    if guest_namespace(api.place, vm) is None:
         await_ssh(vm, silent=silent)
     return vm
 

@@ -33,6 +33,7 @@ def up(
     subnet: str | None = None,
     uid_base: int | None = None,
     netns: str | None = None,
+    hosts: int | None = None,
     boot_id_path: str | None = None,
     api_port: int | None = None,
     temporal_port: int | None = None,
@@ -51,7 +52,8 @@ def up(
     :param subnet: The guests' IPv4 network.
     :param uid_base: First user id of guests.
     :param netns: Named network namespace for guests.
-    :param boot_id_path: Where the host worker reads the boot id.
+    :param hosts: How many hosts this machine is; several live in network namespaces of their own.
+    :param boot_id_path: Where the host worker reads the boot id; of several, each at this path with -h and its number.
     :param api_port: The API's port; 0 is a free one, remembered.
     :param temporal_port: Temporal's port; 0 is a free one, remembered.
     :param ui_port: The port of Temporal's UI; 0 is a free one, remembered.
@@ -67,6 +69,7 @@ def up(
         "--subnet": subnet,
         "--uid-base": uid_base,
         "--netns": netns,
+        "--hosts": hosts,
         "--boot-id-path": boot_id_path,
         "--api-port": api_port,
         "--temporal-port": temporal_port,
@@ -117,6 +120,7 @@ def tell_up(found: Document, vm: Document | None, home: Path) -> None:
         ("Temporal UI", found.get("ui_url")),
         ("logs", found.get("logs")),
         ("guests run on", guests_run_on(host)),
+        *more_hosts(found),
     ]
     console().print(cell("Hostler is up."))
     print_facts(facts)
@@ -143,6 +147,12 @@ def path_line() -> str | None:
     if found is not None and Path(found).resolve() == program().resolve():
         return None
     return f'export PATH={shlex.quote(str(program().parent))}:"$PATH"'
+
+
+def more_hosts(found: Document) -> list[tuple[str, object]]:
+    """Name the hosts of this machine, where there are several."""
+    hosts = documents(found, "hosts")
+    return [("hosts", ", ".join(str(each.get("name") or each.get("why")) for each in hosts))] if len(hosts) > 1 else []
 
 
 def guests_run_on(host: Document) -> str:
@@ -227,7 +237,8 @@ def tell_status(found: Document) -> None:
         ("API", found.get("url")),
         ("Temporal UI", found.get("ui_url")),
         ("guests run on", host.get("why") or guests_run_on(host)),
-        *describe_conditions(host),
+        *more_hosts(found),
+        *(told for each in documents(found, "hosts") or [host] for told in describe_conditions(each)),
         *(("overdue VMs", ", ".join(map(str, things(host, "overdue")))) for _ in things(host, "overdue")[:1]),
     ]
     sys.stdout.write("\n")

@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 from cyclopts import Parameter
 
 from cli.client import Api
-from cli.document import Document, inner
+from cli.document import Document, documents, inner
 from cli.failures import Unsuccessful, Usage
 from cli.options import Timeout, read_duration
 from cli.output import say
@@ -59,7 +59,7 @@ def ssh(
     check_running(vm)
     address = read_address(vm)
     trust = trust_key(vm, place) if ca is None else trust_certificate(vm, ca, place)
-    netns = guest_namespace(place)
+    netns = guest_namespace(place, vm)
     if netns is None and vm.get("phase") == "ready":
         await_port(address, WAIT_SECONDS if limit is None else limit.total_seconds())
     words = ssh_command(trust, address, user=user, identities=keys, command=command)
@@ -123,9 +123,15 @@ def user_keys() -> list[Path]:
     return [path for path in paths if os.access(path, os.R_OK)]
 
 
-def guest_namespace(place: Place) -> str | None:
-    """Return the network namespace that this machine's guests are in, if it is not ours."""
-    name = read_json(place.home / "settings.json").get("netns")
+def guest_namespace(place: Place, vm: Document) -> str | None:
+    """Return the network namespace that the VM's host on this machine keeps its guests in, if it is not ours."""
+    first = read_json(place.home / "settings.json")
+    found = first
+    for host in documents(first, "further_hosts"):
+        folder = place.home / "hosts" / str(host.get("number")) / "host"
+        if inner(vm, "host").get("id") == read_json(folder / "host.json").get("host_id"):
+            found = host
+    name = found.get("netns")
     return name if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name, re.ASCII) else None
 
 

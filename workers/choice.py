@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from drivers.durable import write_durably
 from model.base import Lenient
 from model.errors import Conflict, Invalid
+from workers.host_place import MOST_HOSTS, HostPlace, join, place_host
 from workers.installation import InstallationSettings, Ports, derive_settings, read_model, to_bytes
 
 REGISTRY = Path("/var/lib/hostler-installations")
@@ -32,6 +34,7 @@ class Wishes:
     subnet: str | None = None
     uid_base: int | None = None
     netns: str | None = None
+    hosts: int | None = None
     boot_id_path: str | None = None
     api_port: int | None = None
     temporal_port: int | None = None
@@ -69,13 +72,35 @@ def choose_settings(earlier: InstallationSettings | None, wishes: Wishes) -> Ins
             raise Conflict("this installation keeps its own Postgres: unset DATABASE_URL, or use another HOSTLER_HOME")
     else:
         update["own_database"] = wishes.database_url is None
-    if wishes.boot_id_path is not None:
-        update["boot_id_path"] = wishes.boot_id_path
     if wishes.environment:
         update["environment"] = {**base.environment, **check_environment(wishes.environment)}
-    chosen = base.model_copy(update=update)
-    chosen.names()  # refuses what the drivers would not take
+    chosen = place_hosts(base.model_copy(update=update), wishes, first_time=earlier is None)
+    for place in chosen.hosts:
+        place.names()  # refuses what the drivers would not take
     return chosen
+
+
+def place_hosts(chosen: InstallationSettings, wishes: Wishes, *, first_time: bool) -> InstallationSettings:
+    """Place as many hosts on this machine as are asked for, those that are there kept where they are.
+
+    Errors: Invalid for a number that cannot be, Conflict for fewer than there are.
+    """
+    there = len(chosen.hosts)
+    wanted = there if wishes.hosts is None else wishes.hosts
+    if not 1 <= wanted <= MOST_HOSTS:
+        raise Invalid(f"--hosts {wanted}: one machine takes 1 to {MOST_HOSTS} hosts")
+    if wanted < there:
+        raise Conflict(f"this installation has {there} hosts on this machine: it cannot be brought up with {wanted}")
+    if first_time and wanted > 1:
+        if wishes.netns is not None:
+            raise Invalid("--netns and --hosts: several hosts have namespaces of their own, leave out --netns")
+        chosen = join(chosen, chosen.name)
+    new = (place_host(chosen, chosen.name, number) for number in range(there + 1, wanted + 1))
+    further = (*chosen.further_hosts, *new)
+    if wishes.boot_id_path is not None:
+        chosen = chosen.with_boot_id_path(wishes.boot_id_path)
+        further = [place.with_boot_id_path(wishes.boot_id_path) for place in further]
+    return chosen.model_copy(update={"further_hosts": tuple(further)})
 
 
 def parse_subnet(text: str) -> IPv4Network:
@@ -138,11 +163,17 @@ def check_ports(ports: Ports) -> None:
 
 def check_subnet(settings: InstallationSettings, routes: Path = Path("/proc/net/route")) -> None:
     """Refuse a subnet that a route of this machine already leads to, unless by our own bridge. Blocks."""
-    if settings.netns is not None:
-        return
-    for link, network in read_routes(routes):
-        if link != settings.bridge and network != DEFAULT_NETWORK and network.overlaps(settings.subnet):
-            raise Conflict(f"subnet {settings.subnet} meets the route to {network} by {link}: choose one with --subnet")
+    found = [(link, network) for link, network in read_routes(routes) if network != DEFAULT_NETWORK]
+    for place in settings.hosts:
+        own = place.bridge if place.netns is None else f"{place.tap_prefix}-h{place.number}"
+        wanted = place.subnet if place.netns is None else place.link
+        for link, network in found:
+            if wanted is not None and link != own and network.overlaps(wanted):
+                raise Conflict(f"subnet {wanted} meets the route to {network} by {link}: choose {other_way(place)}")
+
+
+def other_way(place: HostPlace) -> str:
+    return "one with --subnet" if place.netns is None else "another --name, from which it follows"
 
 
 def read_routes(path: Path) -> list[tuple[str, IPv4Network]]:
@@ -170,10 +201,16 @@ def hold_names(home: Path, settings: InstallationSettings, registry: Path = REGI
 
 
 def refuse_meeting(ours: InstallationSettings, other: Held) -> None:
-    theirs = other.settings
-    for what in ("name", "bridge", "table", "tap_prefix", "cgroup"):
-        same_net = ours.netns == theirs.netns or what in ("name", "cgroup")
-        if same_net and getattr(ours, what) == getattr(theirs, what):
+    if ours.name == other.settings.name:
+        refuse(f"name {ours.name}", other, "--name")
+    for our, their in itertools.product(ours.hosts, other.settings.hosts):
+        refuse_meeting_host(our, their, other)
+
+
+def refuse_meeting_host(ours: HostPlace, theirs: HostPlace, other: Held) -> None:
+    for what in ("bridge", "table", "tap_prefix", "cgroup", "link"):
+        same_net = ours.netns == theirs.netns or what in ("cgroup", "link")
+        if same_net and getattr(ours, what) == getattr(theirs, what) is not None:
             refuse(f"{what.replace('_', ' ')} {getattr(ours, what)}", other, "--name")
     if ours.uid_base < theirs.uid_base + theirs.uid_count and theirs.uid_base < ours.uid_base + ours.uid_count:
         refuse(f"users from {theirs.uid_base} to {theirs.uid_base + theirs.uid_count - 1}", other, "--uid-base")

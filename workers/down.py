@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivers.confine import await_end, signal_process
+from drivers.network.joint import remove_joint
 from model.errors import HostlerError, StepFailed
 from runtime.settings import default_home
 from workers.events import say_error, say_result, say_step
@@ -43,12 +44,22 @@ async def down(home: Path, *, vms: bool) -> None:
             raise StepFailed("a supervisor still keeps this state directory: try again")
         try:
             stopped = [await stop_left(service, installation) for service in reversed(services(installation))]
-            if vms:
-                say_step("guests", "starting", "power off")
-            guests = await stop_guests(installation) if vms else None
+            guests = await stop_hosts(installation) if vms else None
         finally:
             os.close(lock)
     say_result("down", home=str(home), stopped=[name for name in stopped if name], guests=guests)
+
+
+async def stop_hosts(installation: Installation) -> int:
+    """Stop the guests of all hosts, and take away the namespaces that were made for hosts; return how many ran."""
+    say_step("guests", "starting", "power off")
+    stopped = 0
+    for place in installation.settings.hosts:
+        stopped += await stop_guests(installation, place)
+        joint = installation.joint(place)
+        if joint is not None:
+            await remove_joint(joint)
+    return stopped
 
 
 def services(installation: Installation) -> tuple[Service, ...]:

@@ -16,6 +16,7 @@ from drivers.confine import Confinement, python_binds, run_confined
 from drivers.durable import write_durably
 from model.errors import StepFailed, Unavailable
 from workers import users
+from workers.host_place import HostPlace
 from workers.installation import Installation
 from workers.service_hostler import environment, module_arguments
 from workers.service_temporal import NAMESPACE
@@ -56,19 +57,19 @@ class FleetClient:
             document = {}
         return answer.status_code, cast("Json", document) if isinstance(document, dict) else {}
 
-    async def ensure_enrolled(self) -> str:
-        """Register this machine as a host unless it is; return the host's id."""
-        if self._installation.host_credentials.exists():
-            return await asyncio.to_thread(read_host_id, self._installation)
+    async def ensure_enrolled(self, place: HostPlace) -> str:
+        """Register a host of this machine unless it is; return its id."""
+        if self._installation.host_credentials(place).exists():
+            return await asyncio.to_thread(read_host_id, self._installation, place)
         # A name that is taken belongs to an enrolment whose answer was lost, or to a lost state directory.
         status, answer = 409, {}
-        for name in host_names():
+        for name in host_names(place.number):
             status, answer = await self.call("POST", "/v1/hosts", {"name": name})
             if status != 409:
                 break
         check("enrol this host", status, answer)
         credentials = cast("Json", answer.get("credentials", answer))
-        await asyncio.to_thread(write_credentials, self._installation, credentials)
+        await asyncio.to_thread(write_credentials, self._installation, place, credentials)
         return str(credentials["host_id"])
 
     async def find_host(self, host_id: str) -> Json:
@@ -120,17 +121,18 @@ def check(wish: str, status: int, answer: Json) -> None:
         raise StepFailed(f"could not {wish}: {answer.get('detail', f'the API answered {status}')}")
 
 
-def host_names() -> tuple[str, ...]:
-    """Make DNS labels of this machine's name: itself, then numbered."""
+def host_names(number: int = 1) -> tuple[str, ...]:
+    """Make DNS labels of this machine's name for its host of a number: itself for the first, then numbered."""
     label = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:60] or "host"
-    return (label, *(f"{label}-{number}" for number in range(2, _HOST_NAMES + 1)))
+    own = label if number == 1 else f"{label}-{number}"
+    return (own, *(f"{own}-{again}" for again in range(2, _HOST_NAMES + 1)))
 
 
-def read_host_id(installation: Installation) -> str:
-    return str(json.loads(installation.host_credentials.read_bytes())["host_id"])
+def read_host_id(installation: Installation, place: HostPlace) -> str:
+    return str(json.loads(installation.host_credentials(place).read_bytes())["host_id"])
 
 
-def write_credentials(installation: Installation, given: Json) -> None:
+def write_credentials(installation: Installation, place: HostPlace, given: Json) -> None:
     """Store what the host worker authenticates and opens its orders with, for root alone."""
     document = {
         "fleet_id": given["fleet_id"],
@@ -144,17 +146,18 @@ def write_credentials(installation: Installation, given: Json) -> None:
     }
     if len(base64.b64decode(str(document["sealing_key"]), validate=True)) != 32:
         raise StepFailed("the API handed out a sealing key that is not 32 bytes long")
-    write_durably(installation.host_credentials, json.dumps(document, indent=2).encode() + b"\n", mode=0o600)
+    document = json.dumps(document, indent=2).encode() + b"\n"
+    write_durably(installation.host_credentials(place), document, mode=0o600)
 
 
-def refresh_credentials(installation: Installation) -> None:
-    """Tell the host worker where API and Temporal are now, if it is enrolled: ports may have been chosen anew."""
+def refresh_credentials(installation: Installation, place: HostPlace) -> None:
+    """Tell a host worker where API and Temporal are now, if it is enrolled: ports may have been chosen anew."""
     try:
-        given = cast("Json", json.loads(installation.host_credentials.read_bytes()))
+        given = cast("Json", json.loads(installation.host_credentials(place).read_bytes()))
     except FileNotFoundError:
         return
     if (given["api_url"], given["temporal_address"]) != (installation.url, installation.temporal_address):
-        write_credentials(installation, given)
+        write_credentials(installation, place, given)
 
 
 async def ensure_token(installation: Installation) -> str:

@@ -8,6 +8,7 @@
 | temporal/ | hostler-temporal | 0700 | the dev server's SQLite file |
 | api/ | hostler | 0700 | what API and control worker keep |
 | host/ | root | 0700 | records, disks, images, the host's credential |
+| hosts/N/host/ | root | 0700 | the same of this machine's host N, from the second on |
 | images-served/ | root | 0755 | image files that operators may name by file: URL |
 | logs/, run/ | root | 0700 | logs; process records, ports |
 """
@@ -53,7 +54,9 @@ def ensure_folders(installation: Installation) -> None:
     Errors: Conflict, when a folder is a link, another's, or open to more than the table allows.
     """
     installation.home.parent.mkdir(parents=True, exist_ok=True)
-    for folder in FOLDERS:
+    numbers = [place.number for place in installation.settings.further_hosts]
+    further = ("hosts", *(name for number in numbers for name in (f"hosts/{number}", f"hosts/{number}/host")))
+    for folder in (*FOLDERS, *(Folder(name, users.ROOT, users.ROOT, 0o700) for name in further if numbers)):
         ensure_folder(installation, folder)
 
 

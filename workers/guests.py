@@ -14,12 +14,12 @@ from pathlib import Path
 from drivers.host.parts import Paths, is_simulated
 from drivers.hypervisor import QEMU, SIMULATED, Guest, Hypervisor
 from drivers.machine import BOOT_ID, lock_worker, read_boot_id
-from drivers.names import HostNames
 from drivers.network import Network
 from drivers.records import Entry, RecordStore
 from drivers.stored import StoredConfig
 from model.errors import HostlerError, StepFailed
 from workers.host_parts import build_drivers
+from workers.host_place import HostPlace
 from workers.installation import Installation
 from workers.keeper import end_process
 
@@ -27,37 +27,38 @@ LONGEST_PATIENCE_SECONDS = 30.0
 _END_SECONDS = 10.0
 
 
-async def stop_guests(installation: Installation) -> int:
-    """Ask each guest to power off, end what does not, then end the DHCP server; return how many guests ran.
+async def stop_guests(installation: Installation, place: HostPlace) -> int:
+    """Ask each guest of a host to power off, end what does not, then end the DHCP server; return how many ran.
 
     Raises Conflict while a host worker works on them (H-E3), StepFailed when something of a guest does not end.
     """
-    lock = lock_worker(installation.host)
+    folder = installation.host_folder(place)
+    lock = lock_worker(folder)
     try:
-        return await _stop_all(installation)
+        return await _stop_all(folder, place)
     finally:
         os.close(lock)
 
 
-async def _stop_all(installation: Installation) -> int:
-    machines = installation.host / "machines"
-    names = installation.settings.names()
-    hypervisor = make_hypervisor(installation, names)
+async def _stop_all(folder: Path, place: HostPlace) -> int:
+    machines = folder / "machines"
+    names = place.names()
+    hypervisor = make_hypervisor(folder, place)
     records = RecordStore(machines)
     if machines.exists():
         await asyncio.to_thread(records.load)
-    stops = [stop_guest(hypervisor, installation.host, entry) for entry in records]
+    stops = [stop_guest(hypervisor, folder, entry) for entry in records]
     stopped = sum(await asyncio.gather(*stops))
     stopped += await end_unrecorded(hypervisor)
-    if (installation.host / "dnsmasq").exists():
-        await Network(names, installation.host / "dnsmasq").stop_dhcp()
+    if (folder / "dnsmasq").exists():
+        await Network(names, folder / "dnsmasq").stop_dhcp()
     return stopped
 
 
-def make_hypervisor(installation: Installation, names: HostNames) -> Hypervisor:
-    boot_id_path = Path(installation.settings.boot_id_path or BOOT_ID)
-    paths = Paths(installation.host)
-    return build_drivers(names, paths, lambda: read_boot_id(boot_id_path), simulated_guests="none").hypervisor
+def make_hypervisor(folder: Path, place: HostPlace) -> Hypervisor:
+    boot_id_path = Path(place.boot_id_path or BOOT_ID)
+    drivers = build_drivers(place.names(), Paths(folder), lambda: read_boot_id(boot_id_path), simulated_guests="none")
+    return drivers.hypervisor
 
 
 async def stop_guest(hypervisor: Hypervisor, host: Path, entry: Entry) -> bool:

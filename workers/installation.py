@@ -18,11 +18,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from drivers.durable import write_durably
-from drivers.names import HostNames
+from drivers.network.joint import Joint
 from model.base import Lenient
 from model.errors import Invalid, Unreadable
+from workers.host_place import HostPlace
 
 DEFAULT_NAME = "hostler"
+PORTS_FILE = "ports.json"
 SOCKET_PATH_LIMIT = 100
 """A Unix socket's path has at most 107 bytes (unix(7)); some are left for what Postgres appends while it starts."""
 
@@ -42,38 +44,23 @@ class Ports(Lenient):
     temporal_metrics: int = 0
 
 
-class InstallationSettings(Lenient):
+class InstallationSettings(HostPlace):
     """What `settings.json` holds: all that two installations on one machine must not share, and what was asked for.
 
+    Its own names are those of its first host; further_hosts: the others on this machine (`--hosts`).
     own_database: false when DATABASE_URL was given; the URL itself is a secret and lies in the folder of keys.
     environment: further HOSTLER_… settings for all processes, from `--set`.
     """
 
     name: str = DEFAULT_NAME
-    bridge: str
-    table: str
-    tap_prefix: str
-    cgroup: str
-    uid_base: int
-    uid_count: int = 10_000
-    subnet: IPv4Network
-    netns: str | None = None
-    boot_id_path: str | None = None
     own_database: bool = True
     environment: dict[str, str] = {}
+    further_hosts: tuple[HostPlace, ...] = ()
 
-    def names(self) -> HostNames:
-        """Return what the drivers are given. Errors: Invalid, when a name does not fit."""
-        return HostNames(
-            bridge=self.bridge,
-            table=self.table,
-            tap_prefix=self.tap_prefix,
-            cgroup=self.cgroup,
-            uid_base=self.uid_base,
-            uid_count=self.uid_count,
-            subnet=self.subnet,
-            netns=self.netns,
-        )
+    @property
+    def hosts(self) -> tuple[HostPlace, ...]:
+        """Return all hosts of the installation on this machine, by number."""
+        return (self, *self.further_hosts)
 
 
 def derive_settings(name: str) -> InstallationSettings:
@@ -136,11 +123,22 @@ class Installation:
 
     @property
     def host(self) -> Path:
-        return self.home / "host"
+        """Return the state directory of the first host."""
+        return self.host_folder(self.settings)
 
-    @property
-    def host_credentials(self) -> Path:
-        return self.host / "credentials.json"
+    def host_folder(self, place: HostPlace) -> Path:
+        """Return the state directory of one host: `host` of what its worker takes for the installation's."""
+        return self.host_home(place) / "host"
+
+    def host_home(self, place: HostPlace) -> Path:
+        return self.home if place.number == 1 else self.home / "hosts" / str(place.number)
+
+    def host_credentials(self, place: HostPlace) -> Path:
+        return self.host_folder(place) / "credentials.json"
+
+    def joint(self, place: HostPlace) -> Joint | None:
+        """Return what joins a host's own namespace to the machine; None for a host that is the machine itself."""
+        return place.joint((self.ports.api, self.ports.temporal))
 
     @property
     def images_served(self) -> Path:
@@ -164,7 +162,7 @@ class Installation:
 
     @property
     def ports_file(self) -> Path:
-        return self.run / "ports.json"
+        return self.run / PORTS_FILE
 
     @property
     def url(self) -> str:
@@ -191,7 +189,7 @@ def read_settings(home: Path) -> InstallationSettings | None:
 
 def read_ports(home: Path) -> Ports | None:
     """Read the ports of an earlier run, or None."""
-    return read_model(home / "run" / "ports.json", Ports)
+    return read_model(home / "run" / PORTS_FILE, Ports)
 
 
 def read_installation(home: Path) -> Installation | None:

@@ -19,7 +19,6 @@ RESTARTS_LIMIT = 6
 
 _LOOK_SECONDS = 0.05
 _SUPERVISOR_SECONDS = 20.0
-_NAMES = ("supervisor", "postgres", "temporal", "api", "control", "host")
 
 
 class Followed:
@@ -35,7 +34,7 @@ class Followed:
 
     def any_alive(self) -> bool:
         """Tell whether anything of this installation runs. Blocks."""
-        return any(record is not None and is_running(record) for record in map(self.find, _NAMES))
+        return any(map(is_running, self._records.read_all()))
 
     async def await_supervisor(self, process: ProcessRecord) -> None:
         """Wait until a supervisor that was just started keeps the services."""

@@ -15,7 +15,7 @@ from drivers.confine import Confinement, python_binds
 from drivers.durable import write_durably
 from model.base import Lenient
 from model.process import ProcessRecord
-from workers.installation import read_model, to_bytes
+from workers.installation import PORTS_FILE, read_model, to_bytes
 from workers.users import need_user
 
 Action = Callable[[], Awaitable[None]]
@@ -98,6 +98,11 @@ class ServiceRecords:
     def read(self, name: str) -> ServiceRecord | None:
         """Read a service's record. Blocks."""
         return read_model(self._path(name), ServiceRecord)
+
+    def read_all(self) -> tuple[ServiceRecord, ...]:
+        """Read every record that there is, the supervisor's own among them. Blocks."""
+        found = (self.read(path.stem) for path in self._run.glob("*.json") if path.name != PORTS_FILE)
+        return tuple(record for record in found if record is not None)
 
     def write(self, record: ServiceRecord) -> None:
         """Write a service's record so that it survives a loss of power. Blocks."""

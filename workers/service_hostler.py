@@ -12,10 +12,13 @@ import time
 from typing import cast
 
 from drivers.confine import PROGRAM_FOLDERS
+from drivers.network.joint import ensure_joint
+from drivers.network.namespace import prefix
 from model.process import ProcessRecord
 from model.temporal import CONTROL_QUEUE
 from workers import service_postgres, service_temporal, users
 from workers.builds import find_own_build
+from workers.host_place import HostPlace
 from workers.installation import Installation, project_root, python
 from workers.service import Service
 
@@ -29,7 +32,8 @@ def installation_services(installation: Installation) -> tuple[Service, ...]:
     """List all services of an installation, in the order in which they start; they stop in reverse."""
     own = (service_postgres.postgres_service(installation),) if installation.settings.own_database else ()
     temporal = service_temporal.temporal_service(installation)
-    return (*own, temporal, api_service(installation), control_service(installation), host_service(installation))
+    hosts = (host_service(installation, place) for place in installation.settings.hosts)
+    return (*own, temporal, api_service(installation), control_service(installation), *hosts)
 
 
 def api_service(installation: Installation) -> Service:
@@ -71,20 +75,31 @@ def control_service(installation: Installation) -> Service:
     )
 
 
-def host_service(installation: Installation) -> Service:
-    """Describe the host worker. It outlives the rest of the fleet, so it requires nothing but its enrolment."""
+def host_service_name(place: HostPlace) -> str:
+    """Return the name of a host worker's service."""
+    return HOST if place.number == 1 else f"{HOST}-{place.number}"
+
+
+def host_service(installation: Installation, place: HostPlace) -> Service:
+    """Describe a host worker. It outlives the rest of the fleet, so it requires nothing but its enrolment."""
+    joint = installation.joint(place)
 
     async def ready(process: ProcessRecord) -> bool:
         return age_seconds(process) >= _STEADY_SECONDS
 
+    async def prepare() -> None:
+        if joint is not None:
+            await ensure_joint(joint)
+
     return Service(
-        name=HOST,
+        name=host_service_name(place),
         user=users.ROOT,
-        argv=module_arguments("workers.host"),
-        environment={**environment(installation), **host_environment(installation)},
+        argv=(*prefix(None if joint is None else joint.netns), *module_arguments("workers.host")),
+        environment={**environment(installation), **host_environment(installation, place)},
         ready=ready,
+        prepare=prepare,
         build=find_own_build(),
-        needs=installation.host_credentials,
+        needs=installation.host_credentials(place),
         stop_seconds=30.0,
     )
 
@@ -124,25 +139,25 @@ def control_environment(installation: Installation) -> dict[str, str]:
     return {**told, "PYTHONPYCACHEPREFIX": str(installation.home / "api" / "code")}
 
 
-def host_environment(installation: Installation) -> dict[str, str]:
-    """Return what only the host worker is told: the names that this installation has on the host."""
-    settings = installation.settings
+def host_environment(installation: Installation, place: HostPlace) -> dict[str, str]:
+    """Return what only a host worker is told: the names that this installation has on the host."""
     told = {
-        "HOSTLER_HOST_BRIDGE": settings.bridge,
-        "HOSTLER_HOST_TABLE": settings.table,
-        "HOSTLER_HOST_TAP_PREFIX": settings.tap_prefix,
-        "HOSTLER_HOST_CGROUP": settings.cgroup,
-        "HOSTLER_HOST_UID_BASE": str(settings.uid_base),
-        "HOSTLER_HOST_UID_COUNT": str(settings.uid_count),
-        "HOSTLER_HOST_SUBNET": str(settings.subnet),
-        "HOSTLER_HOST_NETNS": settings.netns,
-        "HOSTLER_HOST_BOOT_ID_PATH": settings.boot_id_path,
+        "HOSTLER_HOME": str(installation.host_home(place)),
+        "HOSTLER_HOST_BRIDGE": place.bridge,
+        "HOSTLER_HOST_TABLE": place.table,
+        "HOSTLER_HOST_TAP_PREFIX": place.tap_prefix,
+        "HOSTLER_HOST_CGROUP": place.cgroup,
+        "HOSTLER_HOST_UID_BASE": str(place.uid_base),
+        "HOSTLER_HOST_UID_COUNT": str(place.uid_count),
+        "HOSTLER_HOST_SUBNET": str(place.subnet),
+        "HOSTLER_HOST_NETNS": place.netns,
+        "HOSTLER_HOST_BOOT_ID_PATH": place.boot_id_path,
     }
     defaults = {
         "HOSTLER_HOST_IMAGE_FILE_ROOT": str(installation.images_served),
         # One person's own machine: where KVM does not work, slow guests are better than none; status shows it (S-16).
         "HOSTLER_HOST_ALLOW_EMULATED_GUESTS": "true",
-        **settings.environment,
+        **installation.settings.environment,
     }
     return defaults | {name: value for name, value in told.items() if value is not None}
 

@@ -16,6 +16,7 @@ from typing import Any
 from model.errors import HostlerError
 from runtime.settings import default_home
 from workers.fleet_client import FleetClient, read_host_id, read_token
+from workers.host_place import HostPlace
 from workers.installation import Installation, read_installation
 from workers.locks import is_supervised
 from workers.preflight import RULES_WITHOUT_ROOT
@@ -63,19 +64,25 @@ def where(installation: Installation, name: str) -> str | None:
     return places.get(name)
 
 
-async def describe_host(installation: Installation) -> dict[str, Any]:
-    """Ask the fleet what runs this host's guests and what is wrong there (D-12), and which VMs are overdue (L-G13)."""
+async def describe_hosts(installation: Installation) -> list[dict[str, Any]]:
+    """Describe each host of this machine: what the fleet knows of it, or why nothing is known."""
     token = await asyncio.to_thread(read_token, installation.token)
-    if token is None or not installation.host_credentials.exists():
+    return [await describe_host(installation, place, token) for place in installation.settings.hosts]
+
+
+async def describe_host(installation: Installation, place: HostPlace, token: str | None) -> dict[str, Any]:
+    """Ask the fleet what runs a host's guests and what is wrong there (D-12), and which VMs are overdue (L-G13)."""
+    if token is None or not installation.host_credentials(place).exists():
         return {"hypervisors": [], "why": "this host is not enrolled yet"}
     try:
         async with FleetClient(installation, token) as fleet:
-            host = await fleet.find_host(await asyncio.to_thread(read_host_id, installation))
-            overdue = await fleet.list_overdue()
+            host = await fleet.find_host(await asyncio.to_thread(read_host_id, installation, place))
+            overdue = await fleet.list_overdue() if place.number == 1 else []
     except HostlerError as error:
         return {"hypervisors": [], "why": error.detail}
-    told = {name: host.get(name, []) for name in ("hypervisors", "conditions")}
-    return {**told, "overdue": overdue, "why": None}
+    told = {name: host.get(name) for name in ("id", "name", "silent")}
+    told |= {name: host.get(name, []) for name in ("hypervisors", "conditions")}
+    return {**told, "netns": place.netns, "overdue": overdue, "why": None}
 
 
 async def status(home: Path) -> tuple[int, dict[str, Any]]:
@@ -86,6 +93,7 @@ async def status(home: Path) -> tuple[int, dict[str, Any]]:
     if installation is None:
         return 3, {**_NO_INSTALLATION, "home": str(home)}
     described = await asyncio.to_thread(describe_services, installation)
+    hosts = await describe_hosts(installation)
     supervised = is_supervised(installation.run)
     document: dict[str, Any] = {
         "installed": True,
@@ -97,7 +105,8 @@ async def status(home: Path) -> tuple[int, dict[str, Any]]:
         "own_database": installation.settings.own_database,
         "supervisor": {"up": supervised, "why": None if supervised else "no supervisor runs: `hostler up` starts one"},
         "services": described,
-        "host": await describe_host(installation),
+        "host": hosts[0],
+        "hosts": hosts,
         "not_held": {},
     }
     return int(not (supervised and all(service["up"] for service in described))), document

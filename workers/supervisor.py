@@ -94,8 +94,14 @@ async def supervise(installation: Installation) -> None:
     """Run the supervisor of an installation in this process."""
     supervisor = Supervisor(installation_services(installation), installation.run, installation.logs)
     loop = asyncio.get_running_loop()
+
+    def stop(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(supervisor.stopping.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stopping.set)
+        # Not loop.add_signal_handler: its pipe is shared with the short-lived children that enter a host's namespace,
+        # and the signal that ends one of those would stop this process.
+        signal.signal(number, stop)
     own = ProcessRecord(pid=os.getpid(), start_time=find_start_time(os.getpid()) or 0, boot_id=read_boot_id(), uid=0)
     now = datetime.now(UTC)
     build = find_own_build()

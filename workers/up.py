@@ -41,7 +41,7 @@ from workers.installation import (
 from workers.locks import is_supervised, locked
 from workers.preflight import find_missing
 from workers.progress import Followed, follow
-from workers.service_hostler import API, CONTROL, HOST
+from workers.service_hostler import API, CONTROL, host_service_name
 from workers.service_log import opened_log
 from workers.users import need_user
 
@@ -57,6 +57,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
     parser.add_argument("--subnet", help="the guests' IPv4 network")
     parser.add_argument("--uid-base", type=int, help="first user id of guests")
     parser.add_argument("--netns", help="named network namespace for guests")
+    parser.add_argument("--hosts", type=int, help="how many hosts this machine is; several live in namespaces")
     parser.add_argument("--boot-id-path", help="where the host worker reads the boot id (default: the kernel's)")
     for port in ("api", "temporal", "ui"):
         parser.add_argument(f"--{port}-port", type=int, help="0: a free one, remembered")
@@ -68,6 +69,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
         subnet=given.subnet,
         uid_base=given.uid_base,
         netns=given.netns,
+        hosts=given.hosts,
         boot_id_path=given.boot_id_path,
         api_port=given.port if given.api_port is None else given.api_port,
         temporal_port=given.port if given.temporal_port is None else given.temporal_port,
@@ -89,16 +91,16 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
             installation, running = await asyncio.to_thread(prepare, home, wishes)
         if not running:
             await start_supervisor(installation)
-        await follow(installation, [s for s in service_names(installation) if s not in (CONTROL, HOST)])
+        await follow(installation, [name for name in service_names(installation) if name != CONTROL])
         say_step("token", "starting")
         token = await ensure_token(installation)
         say_step("token", "done")
         async with FleetClient(installation, token) as fleet:
-            host = await bring_host(installation, fleet)
+            hosts = await bring_hosts(installation, fleet)
             if replaced:
                 await begin_passes_anew(installation)
             image = await bring_image(installation, fleet, guest)
-        say_result("up", **describe(installation, host, image))
+        say_result("up", **describe(installation, hosts, image))
 
 
 def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
@@ -122,7 +124,8 @@ def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
         check_ports(installation.ports)
     store_database_url(installation, wishes.database_url)
     save_installation(installation)
-    refresh_credentials(installation)
+    for place in settings.hosts:
+        refresh_credentials(installation, place)
     say_step("state", "done", str(home))
     return installation, False
 
@@ -155,20 +158,22 @@ async def start_supervisor(installation: Installation) -> None:
 
 
 def service_names(installation: Installation) -> list[str]:
+    """Name what runs without any host."""
     own = ["postgres"] if installation.settings.own_database else []
-    return [*own, "temporal", API, CONTROL, HOST]
+    return [*own, "temporal", API, CONTROL]
 
 
-async def bring_host(installation: Installation, fleet: FleetClient) -> dict[str, Any]:
-    """Enrol this machine, and wait until its worker has reported and the control worker polls."""
+async def bring_hosts(installation: Installation, fleet: FleetClient) -> list[dict[str, Any]]:
+    """Enrol this machine's hosts, and wait until their workers have reported and the control worker polls."""
+    places = installation.settings.hosts
     say_step("enrolment", "starting")
-    host_id = await fleet.ensure_enrolled()
-    say_step("enrolment", "done", host_id)
-    await follow(installation, [CONTROL, HOST])
+    ids = [await fleet.ensure_enrolled(place) for place in places]  # one after another: each takes the next free name
+    say_step("enrolment", "done", ", ".join(ids))
+    await follow(installation, [CONTROL, *map(host_service_name, places)])
     say_step("first report", "starting")
-    host = await fleet.await_first_report(host_id, REPORT_SECONDS)
+    hosts = await asyncio.gather(*(fleet.await_first_report(host_id, REPORT_SECONDS) for host_id in ids))
     say_step("first report", "done")
-    return host
+    return hosts
 
 
 async def begin_passes_anew(installation: Installation) -> None:
@@ -196,7 +201,11 @@ async def bring_image(installation: Installation, fleet: FleetClient, guest: Pat
     return reference
 
 
-def describe(installation: Installation, host: dict[str, Any], image: str | None) -> dict[str, Any]:
+def describe(installation: Installation, hosts: list[dict[str, Any]], image: str | None) -> dict[str, Any]:
+    """Say where everything is; `host` is the first of `hosts`."""
+    shown = [
+        {"id": host.get("id"), "name": host.get("name"), "hypervisors": host.get("hypervisors", [])} for host in hosts
+    ]
     return {
         "home": str(installation.home),
         "url": installation.url,
@@ -206,7 +215,8 @@ def describe(installation: Installation, host: dict[str, Any], image: str | None
         "logs": str(installation.logs),
         "ports": installation.ports.model_dump(),
         "image": image,
-        "host": {"id": host.get("id"), "name": host.get("name"), "hypervisors": host.get("hypervisors", [])},
+        "host": shown[0],
+        "hosts": shown,
     }
 
 

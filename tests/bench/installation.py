@@ -67,11 +67,11 @@ def remove(installation: Installation) -> None:
             subprocess.run(["ip", "link", "delete", link.name], check=False)
     for family in ("bridge", "inet"):
         subprocess.run(["nft", "delete", "table", family, settings.table], check=False, capture_output=True)
-    cgroups = Cgroups.detect(settings.cgroup)
-    for vm_id in cgroups.list_ids():
-        cgroups.remove(vm_id)
-    for folder in cgroup_folders(cgroups):
-        folder.rmdir()
+    for cgroups in (Cgroups.detect(place.cgroup) for place in settings.hosts):
+        for vm_id in cgroups.list_ids():
+            cgroups.remove(vm_id)
+        for folder in cgroup_folders(cgroups):
+            folder.rmdir()
     shutil.rmtree(installation.home)
     for entry in registry_entries(installation):
         entry.unlink()

@@ -16,7 +16,7 @@ from cli import ssh_trust, vm_ssh
 from cli.failures import Unsuccessful
 from cli.place import Place
 from cli.ssh_trust import Trust, quote_path
-from cli.vm_ssh import answers, await_port, mark_command, ssh_command
+from cli.vm_ssh import answers, await_port, guest_namespace, mark_command, ssh_command
 from tests.cli.conftest import Runner
 from tests.cli.fleet import HOST_KEY, VM_ID, Fleet, vm
 
@@ -153,6 +153,20 @@ def test_guests_in_a_namespace_are_reached_through_it(
     assert hostler("vm", "ssh", "web-1").code == 0
     assert became[0][1:4] == ["netns", "exec", "guests-1"]
     assert became[0][4].endswith("/ssh")
+
+
+def test_each_host_of_a_machine_has_its_guests_in_its_own_namespace(home: Path) -> None:
+    """A VM is looked for where its host is, by the host's own file; one of another machine, where the first is."""
+    further = [{"number": number, "netns": f"one-h{number}"} for number in (2, 3)]
+    (home / "settings.json").write_text(json.dumps({"netns": "one-h1", "further_hosts": further}))
+    for number in (2, 3):
+        folder = home / "hosts" / str(number) / "host"
+        folder.mkdir(parents=True)
+        (folder / "host.json").write_text(json.dumps({"host_id": f"id-{number}"}))
+    place = Place("http://x", None, home)
+    found = [guest_namespace(place, {"host": {"id": f"id-{number}"}}) for number in (1, 2, 3)]
+    assert found == ["one-h1", "one-h2", "one-h3"]
+    assert guest_namespace(place, {}) == "one-h1"
 
 
 @pytest.fixture

@@ -103,6 +103,53 @@ def test_what_another_installation_holds_is_refused_by_name(tmp_path: Path) -> N
     hold_names(tmp_path / "two", one.settings, registry)
 
 
+def test_several_hosts_share_nothing_on_the_machine() -> None:
+    """Hosts on one machine: each has a namespace, a link, a subnet, users and a cgroup that no other one has."""
+    several = choose_settings(None, Wishes(name="one", hosts=16, boot_id_path="/boot"))
+    places = several.hosts
+    assert [place.number for place in places] == list(range(1, 17))
+    for what in ("netns", "link", "subnet", "uid_base", "cgroup", "boot_id_path"):
+        assert len({getattr(place, what) for place in places}) == 16, what
+    users = [number for place in places for number in (place.uid_base, place.uid_base + place.uid_count - 1)]
+    assert users == sorted(set(users))
+    joints = [place.joint((8460,)) for place in places]
+    assert len({joint.link for joint in joints if joint}) == len({joint.table for joint in joints if joint}) == 16
+    assert choose_settings(several, Wishes()) == several
+    assert choose_settings(several, Wishes(boot_id_path="/other")).hosts[2].boot_id_path == "/other-h3"
+
+
+def test_hosts_are_added_and_never_taken_away() -> None:
+    """A machine that was one host stays that host; the further ones get namespaces of their own."""
+    one = choose_settings(None, Wishes(name="one"))
+    assert one.hosts == (one,)
+    assert one.link is one.netns is None
+    three = choose_settings(one, Wishes(hosts=3))
+    assert three.link is three.netns is None
+    assert [place.netns for place in three.hosts] == [None, "one-h2", "one-h3"]
+    assert choose_settings(three, Wishes(hosts=4)).further_hosts[:2] == three.further_hosts
+    with pytest.raises(Conflict, match="has 3 hosts"):
+        choose_settings(three, Wishes(hosts=2))
+    for hosts in (0, 17):
+        with pytest.raises(Invalid, match="1 to 16 hosts"):
+            choose_settings(None, Wishes(hosts=hosts))
+    with pytest.raises(Invalid, match="leave out --netns"):
+        choose_settings(None, Wishes(hosts=2, netns="x"))
+
+
+def test_a_link_of_another_installation_is_refused(tmp_path: Path) -> None:
+    """Links between the machine and its hosts lie in the machine's own namespace, so no two may be the same."""
+    one = Installation(tmp_path / "one", choose_settings(None, Wishes(name="one", hosts=2)))
+    one.run.mkdir(parents=True)
+    save_installation(one)
+    hold_names(one.home, one.settings, tmp_path / "registry")
+    two = choose_settings(None, Wishes(name="two", hosts=2))
+    hold_names(tmp_path / "two", two, tmp_path / "registry")
+    (beside,) = two.further_hosts
+    met = two.model_copy(update={"further_hosts": (beside.model_copy(update={"link": one.settings.link}),)})
+    with pytest.raises(Conflict, match=f"link {one.settings.link}: held by"):
+        hold_names(tmp_path / "two", met, tmp_path / "registry")
+
+
 @pytest.mark.parametrize("home", ["/var/lib/a b", "/a,b", "relative", "/a/../b", "/" + "x" * 90])
 def test_unusual_state_directories_are_refused(home: str) -> None:
     """S-9: a socket path over the limit must not end in another, open place."""
