@@ -30,13 +30,14 @@ from tests.fixtures.postgres import PostgresServer, run_postgres
 from tests.fixtures.temporal import end_server, register_namespace, serve_in_memory
 from tests.upgrades.fleet import Fleet
 from tests.upgrades.lives import serve
-from tests.upgrades.releases import this_release
+from tests.upgrades.releases import Release, this_release
 
 NAMESPACE = "quiet"
 CALL = re.compile(rb"(?:GET|PUT|POST|PATCH|DELETE) [^ ]+ HTTP/1\.1\r\n")
 SETTLE_SECONDS = 60.0
 READY_SECONDS = 600.0
 HOUR = 3600.0
+MOST_VMS = 1000
 
 
 class Relay:
@@ -89,6 +90,9 @@ class Count:
 
 class QuietFleet(Fleet):
     """A fleet whose host reaches API and Temporal by relays."""
+
+    def environment(self, release: Release) -> dict[str, str]:
+        return {**super().environment(release), "HOSTLER_HOST_UID_COUNT": str(MOST_VMS)}
 
     def enrol_by_relays(self) -> tuple[Relay, Relay]:
         self.enrol(this_release())
@@ -170,6 +174,8 @@ def main() -> int:
     parser.add_argument("--vms", type=int, default=100, help="how many VMs the host has (default: 100)")
     parser.add_argument("--minutes", type=float, default=12.0, help="how long is counted (default: 12)")
     given = parser.parse_args()
+    if not 1 <= given.vms <= MOST_VMS:
+        parser.error(f"--vms must be 1 to {MOST_VMS}")
     if os.geteuid() != 0:
         sys.stderr.write("it makes a network namespace: run it as root\n")
         return 1
