@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -15,15 +14,9 @@ from typing import Any, cast
 
 from drivers.names import HostNames
 from drivers.network.attachment import Attachment
-from drivers.network.namespace import prefix
+from drivers.network.nft import run_nft
 from drivers.network.rules import PROJECT_MARKS, SETS, Json, fixed_part, owner_chain
-from drivers.threads import finish
 from model.errors import Conflict, StepFailed
-
-NFT_SECONDS = 20.0
-_NOT_FOUND = 127
-_ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-"""A transaction on its way ends with this process: it must not come after what the next worker has done (L-G2)."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,7 @@ class Firewall:
         return mark is not None and self.is_there(tables, a) and not _stale(tables, a) - _wanted(a, mark)
 
     async def _list(self, family: str) -> list[Json]:
-        code, out, err = await self._nft("list", "table", family, self._names.table)
+        code, out, err = await run_nft(self._names.netns, "list", "table", family, self._names.table)
         if code == 0:
             return json.loads(out)["nftables"]
         if b"No such file" in err:
@@ -145,40 +138,12 @@ class Firewall:
 
     async def _apply(self, commands: list[Json]) -> None:
         order = json.dumps({"nftables": commands}).encode()
-        code, _, err = await self._nft("-f", "-", stdin=order)
+        code, _, err = await run_nft(self._names.netns, "-f", "-", stdin=order)
         if code != 0:
             cause = RuntimeError(err.decode(errors="replace")[:2000])
             raise StepFailed(
                 f"the kernel refused a change of the tables {self._names.table}: nothing was changed"
             ) from cause
-
-    async def _nft(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-        argv = (*prefix(self._names.netns), *_ENDS_WITH_US, "nft", "-j", *arguments)
-        pipe = asyncio.subprocess.PIPE
-        environment = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
-        try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
-        except FileNotFoundError as error:
-            raise StepFailed(f"{argv[0]} is not installed: install util-linux") from error
-        # A transaction that began is waited for however often the caller is cancelled: else it could come after what
-        # the next caller does.
-        code, out, err = await finish(converse(process, stdin))
-        if code == _NOT_FOUND:
-            raise StepFailed("nft is not installed: install nftables")
-        return code, out, err
-
-
-async def converse(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes, bytes]:
-    """Return exit status, output and errors of nft. Killed when it takes too long, or when the event loop ends."""
-    try:
-        out, err = await asyncio.wait_for(process.communicate(stdin), NFT_SECONDS)
-    except TimeoutError as error:
-        raise StepFailed(f"nft did not end within {NFT_SECONDS:g} s and was killed") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    return process.returncode or 0, out, err
 
 
 def _parse(objects: list[Json]) -> Tables:

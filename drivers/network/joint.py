@@ -8,11 +8,9 @@ is beyond the machine is reached as by a router.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import json
-import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
@@ -23,8 +21,9 @@ from pyroute2 import AsyncIPRoute
 from pyroute2 import netns as _netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from drivers.network.namespace import namespace_path, prefix, run_inside_async
-from drivers.threads import finish, in_thread
+from drivers.network.namespace import namespace_path, run_inside_async
+from drivers.network.nft import run_nft
+from drivers.threads import in_thread
 from model.errors import StepFailed
 
 INSIDE = "to-control"
@@ -34,7 +33,6 @@ kernel: Any = _netns
 """pyroute2 builds its calls at run time and so has no types."""
 
 _SYSCTLS = Path("/proc/sys/net/ipv4")
-_NFT_SECONDS = 20.0
 Json = dict[str, Any]
 
 
@@ -80,8 +78,8 @@ async def ensure_joint(joint: Joint) -> None:
         await in_thread(_write, f"conf/{joint.link}/route_localnet")
         await in_thread(_write, "ip_forward")
         await inside.route("replace", dst="default", gateway=str(joint.machine))
-    await _nft(joint.netns, _inner_table(joint))
-    await _nft(None, _outer_table(joint))
+    await _apply(joint.netns, _inner_table(joint))
+    await _apply(None, _outer_table(joint))
 
 
 async def remove_joint(joint: Joint) -> None:
@@ -92,7 +90,7 @@ async def remove_joint(joint: Joint) -> None:
                 await machine.link("del", index=index)
     with contextlib.suppress(FileNotFoundError):
         await in_thread(kernel.remove, joint.netns)
-    await _nft(None, _table(joint)[:2])
+    await _apply(None, _table(joint)[:2])
 
 
 async def _set_up(ip: Any, name: str, address: IPv4Address | None) -> None:
@@ -188,17 +186,9 @@ def _ip(field: str) -> Json:
     return {"payload": {"protocol": "ip", "field": field}}
 
 
-async def _nft(netns: str | None, commands: list[Json]) -> None:
+async def _apply(netns: str | None, commands: list[Json]) -> None:
     """Apply one transaction in a namespace."""
-    environment = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
-    pipe = asyncio.subprocess.PIPE
-    words = (*prefix(netns), "nft", "-j", "-f", "-")
-    try:
-        process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
-    except FileNotFoundError as error:
-        raise StepFailed("nft or nsenter is not installed: install nftables and util-linux") from error
-    order = json.dumps({"nftables": commands}).encode()
-    _, err = await finish(asyncio.wait_for(process.communicate(order), _NFT_SECONDS))
-    if process.returncode:
+    code, _, err = await run_nft(netns, "-f", "-", stdin=json.dumps({"nftables": commands}).encode())
+    if code != 0:
         cause = RuntimeError(err.decode(errors="replace")[:2000])
         raise StepFailed("the kernel refused the tables that join a host's namespace") from cause

@@ -18,8 +18,8 @@ from pyroute2 import AsyncIPRoute
 from drivers.confine import is_alive, read_boot_id, signal_process
 from drivers.names import HostNames
 from drivers.network import Attachment, AttachmentState, Network
-from drivers.network.firewall import converse
 from drivers.network.links import Link
+from drivers.network.nft import converse
 from model.errors import Busy, Conflict, Fenced, Invalid, StepFailed
 
 WHOLE = AttachmentState(tap=True, firewall=True, reservation=True, matches=True)

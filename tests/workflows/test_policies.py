@@ -15,7 +15,7 @@ from temporalio.workflow import ActivityConfig
 from drivers import cgroups, disks, jobs, launching, slots
 from drivers.host import ending, storage
 from drivers.hypervisor import monitor, qemu
-from drivers.network import dhcp, firewall
+from drivers.network import dhcp, nft
 from model.vm import LONGEST_STOP_SECONDS
 from runtime.interceptors import HEARTBEAT_SECONDS
 from tests.fixtures.host import IMAGE_METHODS, METHODS
@@ -31,7 +31,7 @@ STEPS = {
 }
 
 # What each step waits for on its host at the very worst, in seconds, one wait after the other.
-NFT = firewall.NFT_SECONDS
+NFT = nft.NFT_SECONDS
 LOCK, FIND = jobs.BUSY_SECONDS, monitor.ANSWER_SECONDS
 VIEW = FIND + NFT
 KILL = FIND + ending.KILL_SECONDS + FIND
