@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -220,7 +221,34 @@ class ForgetBody(Body):
     name: Name
 
 
-class NewHostBody(Body):
-    """A host to enrol. The answer holds its credential, once."""
+class ReplaceHostBody(Body):
+    """For how long the join string can be used, in whole seconds."""
+
+    join_expires_in_seconds: int = Field(default=3600, ge=60, le=7 * 86_400)
+
+    @property
+    def join_expires_in(self) -> timedelta:
+        return timedelta(seconds=self.join_expires_in_seconds)
+
+
+class NewHostBody(ReplaceHostBody):
+    """A host to add. The answer holds what it joins with, once."""
 
     name: Name
+
+
+class JoinBody(Body):
+    """A host that joins: the SHA-256 of the random part of the credential that it made, and which machine it is.
+
+    `host_id` is that of its state directory, if it has one already.
+    """
+
+    credential_digest: Digest
+    machine_id: str = Field(min_length=1, max_length=128)
+    host_id: HostId | None = None
+
+
+class RenewBody(Body):
+    """The SHA-256 of the random part of a host's next credential."""
+
+    credential_digest: Digest

@@ -264,14 +264,13 @@ class HostDocument(Shown):
     conditions: list[Condition]
 
 
-class EnrolledDocument(Shown):
-    """What a host worker needs to join, shown this once."""
+class InvitationDocument(Shown):
+    """What a new host joins with, shown this once: `join` is for `hostler worker host --join`."""
 
-    fleet_id: str
     host_id: str
-    credential: str
-    sealing_key: str
-    key_version: int
+    name: str
+    join: str
+    join_expires_at: datetime
 
 
 class ForeignVm(Shown):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Request
 
 from api.parts import Parts, parts_of
-from model.credential import parse_credential
+from model.credential import Credential, parse_credential
 from model.errors import Forbidden, Unauthenticated
 from store.audit import Actor
 from store.host import KnownHost
@@ -94,6 +94,19 @@ async def _find_host(request: Request, parts: Parts) -> KnownHost:
     raise Unauthenticated("this takes the credential of an enrolled host")
 
 
+async def join_gate(request: Request, _parts: Annotated[Parts, Depends(parts_of)]) -> Credential:
+    """Let a new host pass by what may be a join token; whether it counts is settled where it is traded."""
+
+    async def find() -> Credential:
+        token = parse_credential(_bearer(request))
+        if token is None or token.kind != "hsj":
+            raise Unauthenticated("this takes a join token: `hostler host add NAME` prints one")
+        return token
+
+    token: Credential = await _once(request, find)
+    return token
+
+
 async def _once(request: Request, find: Callable[[], Awaitable[Any]]) -> Any:
     """The route asks before it reads anything, the call itself once more: it is the same caller."""
     if not hasattr(request.state, "caller"):
@@ -103,6 +116,7 @@ async def _once(request: Request, find: Callable[[], Awaitable[Any]]) -> Any:
 
 host_gate.hostler_role = "host"  # type: ignore[attr-defined]
 report_gate.hostler_role = "host"  # type: ignore[attr-defined]
+join_gate.hostler_role = "join"  # type: ignore[attr-defined]
 Viewer = Annotated[Caller, Depends(allow("viewer"))]
 Operator = Annotated[Caller, Depends(allow("operator"))]
 Admin = Annotated[Caller, Depends(allow("admin"))]
@@ -111,4 +125,5 @@ FleetOperator = Annotated[Caller, Depends(allow("operator", fleet=True))]
 FleetAdmin = Annotated[Caller, Depends(allow("admin", fleet=True))]
 EnrolledHost = Annotated[KnownHost, Depends(host_gate)]
 ReportingHost = Annotated[KnownHost, Depends(report_gate)]
+JoinToken = Annotated[Credential, Depends(join_gate)]
 PartsOf = Annotated[Parts, Depends(parts_of)]

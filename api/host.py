@@ -1,21 +1,23 @@
-"""Hosts, for those who run the fleet: enrol, list, show, what they hold in quarantine or without a row."""
+"""Hosts, for those who run the fleet: add, replace, list, show, what they hold in quarantine or without a row."""
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from api.bodies import ForgetBody, NewHostBody
+from api.bodies import ForgetBody, NewHostBody, ReplaceHostBody
 from api.cursor import After, Limit, page
-from api.documents import EnrolledDocument, ForeignVm, ForgottenVmDocument, HostDocument, Page, VmDocument
+from api.documents import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument, Page, VmDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
+from api.parts import Parts
 from api.route import GatedRoute
 from api.views import host_view, vm_view
 from model.credential import new_credential
 from model.ids import HostId
+from model.join import JoinString
 from model.vm import Phase
+from store.enrolment import Invited
 from store.forget import forget_host, list_forgotten
 from store.vm import VmFilter
 
@@ -23,16 +25,37 @@ router = APIRouter(prefix="/v1/hosts", tags=["hosts"], route_class=GatedRoute)
 
 
 @router.post("", status_code=201)
-async def enrol(body: NewHostBody, caller: FleetAdmin, parts: PartsOf) -> EnrolledDocument:
-    """Enrol a host. The answer holds its credential and its key, this once (H-E1)."""
-    text, credential = new_credential("hsh")
-    host = await parts.hosts.enrol(name=body.name, credential_hash=credential.digest, actor=caller.actor)
-    return EnrolledDocument(
-        fleet_id=parts.fleet_id,
-        host_id=host.id,
-        credential=text,
-        sealing_key=base64.b64encode(parts.keys.host_key(host.id, host.key_version)).decode(),
-        key_version=host.key_version,
+async def add(body: NewHostBody, caller: FleetAdmin, parts: PartsOf) -> InvitationDocument:
+    """Register a host under a name, and print what it joins with, this once (H-E1).
+
+    The same name again makes another join string for a host that has not joined yet, and ends the one before it.
+    """
+    text, token = new_credential("hsj")
+    invited = await parts.enrolments.add(body.name, token, body.join_expires_in, caller.actor)
+    return _invitation(parts, invited, text)
+
+
+@router.post("/{host}/replace", status_code=201)
+async def replace(host: HostId, body: ReplaceHostBody, caller: FleetAdmin, parts: PartsOf) -> InvitationDocument:
+    """Let another machine, or this one with new credentials, take a host's place (H-E2).
+
+    The credential that it has ends when the join string is used.
+    """
+    text, token = new_credential("hsj")
+    return _invitation(parts, await parts.enrolments.replace(host, token, body.join_expires_in, caller.actor), text)
+
+
+@router.post("/{host}/revoke")
+async def revoke(host: HostId, caller: FleetAdmin, parts: PartsOf) -> HostDocument:
+    """End a host's credential and its join string at once; its guests run on (S-40)."""
+    await parts.enrolments.revoke(host, caller.actor)
+    return host_view(await parts.hosts.get(host))
+
+
+def _invitation(parts: Parts, invited: Invited, token: str) -> InvitationDocument:
+    join = JoinString(url=parts.url, token=token)
+    return InvitationDocument(
+        host_id=invited.host_id, name=invited.name, join=str(join), join_expires_at=invited.expires_at
     )
 
 

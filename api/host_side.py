@@ -31,7 +31,7 @@ async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> Repor
     taken = await store_report(parts.pool, host.id, cleaned(body))
     for poke in taken.pokes:
         parts.poke(poke.vm_id, poke.pass_type, host.id)
-    return taken.answer.model_copy(update={"host_name": host.name})
+    return taken.answer.model_copy(update={"host_name": host.name, "renew_credential": host.renew})
 
 
 @router.get("/vms/{vm_id}/input")

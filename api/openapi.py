@@ -15,6 +15,7 @@ _RULE_IDS = re.compile(r" \((?:[A-Z]-[A-Z]?[0-9]+(?:, )?)+\)")
 _SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token: hst_…"},
     "host": {"type": "http", "scheme": "bearer", "description": "The credential of an enrolled host: hsh_…"},
+    "join": {"type": "http", "scheme": "bearer", "description": "The join token of a new host: hsj_…"},
 }
 
 
@@ -37,11 +38,17 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     for path, calls in document["paths"].items():
         for call in calls.values():
             if path.startswith("/v1/"):
-                call["security"] = [{"host" if path.startswith("/v1/host/") else "token": []}]
+                call["security"] = [{_scheme_of(path): []}]
             problem = call["responses"].get("default", {})
             if "application/json" in problem.get("content", {}):
                 problem["content"] = {MEDIA_TYPE: problem["content"]["application/json"]}
     return document
+
+
+def _scheme_of(path: str) -> str:
+    if path == "/v1/host/join":
+        return "join"
+    return "host" if path.startswith("/v1/host/") else "token"
 
 
 def _drop_rule_ids(node: Any) -> None:

@@ -19,9 +19,11 @@ from model.errors import Unavailable
 from model.passes import PassType
 from model.placement import Policy
 from runtime.keys import MasterKeys
+from runtime.settings import DEFAULT_TEMPORAL_ADDRESS, DEFAULT_URL
 from runtime.ssh_ca import SshCa
 from runtime.temporal import poke
 from store.certificate import CertificateStore
+from store.enrolment import Enrolments
 from store.host import HostStore
 from store.image import ImageStore
 from store.operation import OperationStore
@@ -38,7 +40,10 @@ _log = logging.getLogger("hostler.api")
 
 @dataclass
 class Parts:
-    """Stores, keys and the Temporal client. `client` is None while Temporal has not answered yet."""
+    """Stores, keys and the Temporal client. `client` is None while Temporal has not answered yet.
+
+    `url` and `temporal_address` are where hosts reach the fleet.
+    """
 
     pool: Pool
     keys: MasterKeys
@@ -47,6 +52,8 @@ class Parts:
     client: Client | None = None
     search_attributes: bool = False
     ui_url: str | None = None
+    url: str = DEFAULT_URL
+    temporal_address: str = DEFAULT_TEMPORAL_ADDRESS
     namespace: str = "default"
     domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)
@@ -60,6 +67,7 @@ class Parts:
         self.changes = VmChanges(self.pool)
         self.rebuilds = VmRebuilds(self.pool)
         self.hosts = HostStore(self.pool)
+        self.enrolments = Enrolments(self.pool)
         self.images = ImageStore(self.pool)
         self.operations = OperationStore(self.pool)
         self.tokens = TokenStore(self.pool)

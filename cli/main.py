@@ -47,6 +47,9 @@ _VM_COMMANDS = (
 _HOST_COMMANDS = (
     ("ls", "cli.host:ls", "List hosts."),
     ("show", "cli.host:show", "Show a host and what it holds."),
+    ("add", "cli.host_join:add", "Add a host, and print what it joins with."),
+    ("replace", "cli.host_join:replace", "Let a machine take a host's place."),
+    ("revoke", "cli.host_join:revoke", "End a host's credential; its guests run on."),
     ("cordon", "cli.host:cordon", "Let no new VM come to a host."),
     ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
@@ -62,7 +65,7 @@ _WORKER_COMMANDS = (
 )
 _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
-    ("host", "Look at hosts, cordon them.", _HOST_COMMANDS),
+    ("host", "Add hosts, look at them, cordon them.", _HOST_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),

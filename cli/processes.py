@@ -23,7 +23,10 @@ def control(*words: Words) -> None:
 
 
 def host(*words: Words) -> None:
-    """Become this machine's host worker; takes root."""
+    """Become this machine's host worker; takes root.
+
+    `--join FILE` (or `-`: standard input) holds what `hostler host add` printed, and is needed the first time only.
+    """
     become("workers.host", words)
 
 

@@ -89,7 +89,7 @@ class HostIdentity:
         remove_leftovers(home)
         path = home / "host.json"
         machine_id = read_machine_id(machine_id_path)
-        stored = _read_host_file(path)
+        stored = read_host_file(path)
         if stored is None:
             stored = HostFile(fleet_id=fleet_id, host_id=host_id, instance_id=str(uuid.uuid4()), machine_id=machine_id)
             write_durably(path, json.dumps(stored.model_dump()).encode())
@@ -101,7 +101,7 @@ class HostIdentity:
         if stored.machine_id != machine_id:
             raise Conflict(
                 "this state directory was made on another machine: if that machine is gone for good, "
-                f"`hostler host replace {stored.host_id}` lets this one take its place"
+                f"`hostler host replace {stored.host_id}` prints what this one joins with to take its place"
             )
         return cls(path, stored, write)
 
@@ -143,7 +143,16 @@ class HostIdentity:
         self._stored = stored
 
 
-def _read_host_file(path: Path) -> HostFile | None:
+def take_machine(home: Path, machine_id: str) -> None:
+    """Make a state directory this machine's own: an operator said that it takes the former one's place (H-E2)."""
+    stored = read_host_file(home / "host.json")
+    if stored is not None and stored.machine_id != machine_id:
+        changed = stored.model_copy(update={"machine_id": machine_id})
+        write_durably(home / "host.json", json.dumps(changed.model_dump()).encode())
+
+
+def read_host_file(path: Path) -> HostFile | None:
+    """Read host.json; None where there is none. Raises Unreadable."""
     try:
         return HostFile.model_validate(parse(HOST, path.name, path.read_bytes()))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tokens and host credentials: recognisable, checkable, found by id, compared by digest (S-30)."""
+"""Tokens, join tokens and host credentials: recognisable, checkable, found by id, compared by digest (S-30)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import re
 import secrets
 import zlib
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
-Kind = Literal["hst", "hsh"]
-_SHAPE = re.compile(r"(hst|hsh)_([a-z0-9]{16})_([0-9a-f]{64})([0-9a-f]{8})", re.ASCII)
+Kind = Literal["hst", "hsh", "hsj"]
+_SHAPE = re.compile(r"(hst|hsh|hsj)_([a-z0-9]{16})_([0-9a-f]{64})([0-9a-f]{8})", re.ASCII)
 
 
 class Credential(NamedTuple):
@@ -21,7 +21,10 @@ class Credential(NamedTuple):
 
 
 def new_credential(kind: Kind) -> tuple[str, Credential]:
-    """Make a token (`hst`) or a host's credential (`hsh`) of 256 random bits; return it, and what to store of it."""
+    """Make a token (`hst`), a host's credential (`hsh`) or its join token (`hsj`) of 256 random bits.
+
+    Return it, and what to store of it.
+    """
     identity, secret = secrets.token_hex(8), secrets.token_hex(32)
     body = f"{kind}_{identity}_{secret}"
     return body + _checksum(body), Credential(kind, identity, _digest(secret))
@@ -35,7 +38,7 @@ def parse_credential(text: str) -> Credential | None:
     kind, identity, secret, checksum = match.groups()
     if checksum != _checksum(f"{kind}_{identity}_{secret}"):
         return None
-    return Credential("hst" if kind == "hst" else "hsh", identity, _digest(secret))
+    return Credential(cast("Kind", kind), identity, _digest(secret))
 
 
 def _checksum(body: str) -> str:

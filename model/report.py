@@ -75,7 +75,8 @@ class ReportAnswer(Lenient):
     """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor.
 
     `host_name` is what people call the host: its refusals name it. `forgotten_pass`: the fleet has given the host up;
-    whatever it still runs is to be stopped and quarantined, under this pass (L-R10).
+    whatever it still runs is to be stopped and quarantined, under this pass (L-R10). `renew_credential`: it ends within
+    30 days (S-40).
     """
 
     acknowledged: int
@@ -84,3 +85,4 @@ class ReportAnswer(Lenient):
     min_worker_version: str | None = None
     host_name: str | None = None
     forgotten_pass: int | None = None
+    renew_credential: bool = False

@@ -16,6 +16,7 @@ from model.placement import Policy, Strategy
 
 SimulatedGuests = Literal["none", "beside", "only"]
 DEFAULT_URL = "http://127.0.0.1:8460"
+DEFAULT_TEMPORAL_ADDRESS = "127.0.0.1:7233"
 
 
 def default_home() -> Path:
@@ -40,7 +41,7 @@ class Settings(BaseSettings):
     home: Path = Field(default_factory=default_home)
     url: str = DEFAULT_URL
     token: SecretStr | None = None
-    temporal_address: str = "127.0.0.1:7233"
+    temporal_address: str = DEFAULT_TEMPORAL_ADDRESS
     temporal_namespace: str = "default"
     temporal_profile: str | None = None
     temporal_config_file: Path | None = None

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from model.capacity import Entitlement
-from model.errors import Conflict, NotFound
-from model.ids import new_id
+from model.errors import Conflict, NotFound, Unauthenticated
 from model.report import HostReport
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
@@ -67,11 +66,16 @@ class StoredHost:
 
 @dataclass(frozen=True)
 class KnownHost:
-    """Whose credential it is. One that was given up may only report, and be told to stop what it runs (L-R10)."""
+    """Whose credential it is. One that was given up may only report, and be told to stop what it runs (L-R10).
+
+    `renew`: the credential ends within 30 days, or nobody knows when: the host is to renew it (S-40).
+    """
 
     id: str
     name: str
     key_version: int
+    credential_hash: bytes
+    renew: bool
     forgotten: bool = False
 
 
@@ -81,55 +85,38 @@ class HostStore:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def enrol(
-        self, *, name: str, credential_hash: bytes, actor: Actor, labels: Mapping[str, str] | None = None
-    ) -> KnownHost:
-        """Make a host's row; it is `joining` until its first report. Raise Conflict for a name that is taken.
-
-        credential_hash: the SHA-256 of the credential's random part.
-        """
-        host_id = new_id()
-        async with transaction(self._pool) as connection:
-            made = await connection.fetchval(
-                """insert into hosts (id, name, labels, credential_hash) values ($1, $2, $3, $4)
-                on conflict do nothing returning key_version""",
-                host_id,
-                name,
-                dict(labels or {}),
-                credential_hash,
-            )
-            if made is None:
-                raise Conflict(f"there is a host {name} already; choose another name, or replace its credential")
-            await write_audit(
-                connection,
-                actor,
-                project="public",
-                action="host.enrol",
-                subject=f"host/{host_id}",
-                after={"name": name},
-            )
-        return KnownHost(host_id, name, made)
-
-    async def replace_credential(self, host_id: str, credential_hash: bytes, actor: Actor) -> None:
-        """Give a host another credential; the one before ends at once."""
-        async with transaction(self._pool) as connection:
-            found = await connection.fetchval(
-                "update hosts set credential_hash = $2 where id = $1 returning true", host_id, credential_hash
-            )
-            if not found:
-                raise NotFound(f"there is no host {host_id}")
-            await write_audit(connection, actor, project="public", action="host.credential", subject=f"host/{host_id}")
-
     async def by_credential(self, credential_hash: bytes, *, forgotten: bool = False) -> KnownHost | None:
-        """Return the host of a credential by its SHA-256, or None; `forgotten`: also one that was given up."""
+        """Return the host of a credential by its SHA-256, or None; `forgotten`: also one that was given up.
+
+        Raise Unauthenticated, with what to do, for one that was revoked or has expired. The use of a renewed credential
+        ends the one before it (S-40).
+        """
         async with reading(self._pool) as connection:
             record = await connection.fetchrow(
-                """select id, name, key_version, status = 'forgotten' as forgotten from hosts
-                where credential_hash = $1 and ($2 or status <> 'forgotten')""",
+                """select id, name, key_version, status = 'forgotten' as forgotten,
+                    credential_revoked_at is not null as revoked,
+                    status <> 'forgotten' and credential_until <= now() as expired,
+                    credential_until is null or credential_until < now() + interval '30 days' as renew,
+                    credential_hash = $1 and former_credential_hash is not null as renewed
+                from hosts
+                where (credential_hash = $1 or former_credential_hash = $1) and ($2 or status <> 'forgotten')""",
                 credential_hash,
                 forgotten,
             )
-        return KnownHost(**dict(record)) if record else None
+            if record is None:
+                return None
+            if record["revoked"] or record["expired"]:
+                what = "was revoked" if record["revoked"] else "has expired"
+                raise Unauthenticated(
+                    f"the credential of host {record['name']} {what}: `hostler host replace {record['name']}` lets it "
+                    "join again"
+                )
+            if record["renewed"]:
+                await connection.execute(
+                    "update hosts set former_credential_hash = null where credential_hash = $1", credential_hash
+                )
+        named = {name: record[name] for name in ("id", "name", "key_version", "renew", "forgotten")}
+        return KnownHost(credential_hash=credential_hash, **named)
 
     async def get(self, host: str) -> StoredHost:
         """Return a host by its id or its name, which one that was given up may share; raise NotFound."""

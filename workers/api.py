@@ -40,6 +40,8 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
         fleet_id=fleet.id,
         authority=SshCa(settings.host_ca_file),
         ui_url=settings.temporal_ui_url,
+        url=settings.url,
+        temporal_address=settings.temporal_address,
         namespace=settings.temporal_namespace,
         domain=settings.domain,
         placement=settings.policy,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 import socket
@@ -15,11 +14,12 @@ import httpx2
 from drivers.confine import Confinement, python_binds, run_confined
 from drivers.durable import write_durably
 from model.errors import StepFailed, Unavailable
+from model.join import JoinString
 from workers import users
+from workers.enrolment import change_credentials, ensure_joined
 from workers.host_place import HostPlace
 from workers.installation import Installation
 from workers.service_hostler import environment, module_arguments
-from workers.service_temporal import NAMESPACE
 from workers.users import need_user
 
 Json = dict[str, Any]
@@ -58,19 +58,19 @@ class FleetClient:
         return answer.status_code, cast("Json", document) if isinstance(document, dict) else {}
 
     async def ensure_enrolled(self, place: HostPlace) -> str:
-        """Register a host of this machine unless it is; return its id."""
+        """Add a host of this machine, and join by what was answered, unless it did; return its id."""
         if self._installation.host_credentials(place).exists():
             return await asyncio.to_thread(read_host_id, self._installation, place)
-        # A name that is taken belongs to an enrolment whose answer was lost, or to a lost state directory.
+        # A name that is taken is another host's, or that of a state directory which was lost.
         status, answer = 409, {}
         for name in host_names(place.number):
             status, answer = await self.call("POST", "/v1/hosts", {"name": name})
             if status != 409:
                 break
-        check("enrol this host", status, answer)
-        credentials = cast("Json", answer.get("credentials", answer))
-        await asyncio.to_thread(write_credentials, self._installation, place, credentials)
-        return str(credentials["host_id"])
+        check("add this host", status, answer)
+        join = JoinString.parse(str(answer["join"])).model_copy(update={"url": self._installation.url})
+        home = self._installation.host_folder(place)
+        return await ensure_joined(home, join, temporal_address=self._installation.temporal_address)
 
     async def find_host(self, host_id: str) -> Json:
         """Read this host as the fleet shows it."""
@@ -132,32 +132,15 @@ def read_host_id(installation: Installation, place: HostPlace) -> str:
     return str(json.loads(installation.host_credentials(place).read_bytes())["host_id"])
 
 
-def write_credentials(installation: Installation, place: HostPlace, given: Json) -> None:
-    """Store what the host worker authenticates and opens its orders with, for root alone."""
-    document = {
-        "fleet_id": given["fleet_id"],
-        "host_id": given["host_id"],
-        "credential": given["credential"],
-        "sealing_key": given["sealing_key"],
-        "key_version": given["key_version"],
-        "api_url": installation.url,
-        "temporal_address": installation.temporal_address,
-        "namespace": NAMESPACE,
-    }
-    if len(base64.b64decode(str(document["sealing_key"]), validate=True)) != 32:
-        raise StepFailed("the API handed out a sealing key that is not 32 bytes long")
-    document = json.dumps(document, indent=2).encode() + b"\n"
-    write_durably(installation.host_credentials(place), document, mode=0o600)
-
-
 def refresh_credentials(installation: Installation, place: HostPlace) -> None:
     """Tell a host worker where API and Temporal are now, if it is enrolled: ports may have been chosen anew."""
     try:
         given = cast("Json", json.loads(installation.host_credentials(place).read_bytes()))
     except FileNotFoundError:
         return
-    if (given["api_url"], given["temporal_address"]) != (installation.url, installation.temporal_address):
-        write_credentials(installation, place, given)
+    reached = {"api_url": installation.url, "temporal_address": installation.temporal_address}
+    if {name: given[name] for name in reached} != reached:
+        change_credentials(installation.host_credentials(place), **reached)
 
 
 async def ensure_token(installation: Installation) -> str:

@@ -1,12 +1,13 @@
 """The host worker: one process per host, root, that does the host's work and outlives its control plane.
 
-    python -m workers.host
+    python -m workers.host [--join FILE|-]
 
 It reads its records before it asks for work, adopts what runs, and never touches a guest by its own start or end.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import inspect
@@ -27,6 +28,7 @@ from drivers.machine import HostIdentity, lock_worker
 from drivers.patching import patch_files
 from drivers.reserve import Reserve
 from model.errors import HostlerError, Unavailable
+from model.join import JoinString
 from model.temporal import bulk_queue, host_queue
 from runtime.converter import data_converter
 from runtime.finish import finish
@@ -35,6 +37,7 @@ from runtime.log import configure_logging
 from runtime.seal import Seal
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import connect, host_worker_options
+from workers.enrolment import ensure_joined, read_join_string, renew_credential
 from workers.host_api import Credentials, HostApi, read_credentials
 from workers.host_errands import run_errands
 from workers.host_parts import build_host
@@ -94,13 +97,17 @@ async def keep_working(settings: Settings, host: HostSteps, credentials: Credent
                 await stopping.wait()
 
 
-async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio.Event) -> None:
+async def run(
+    settings: Settings, host_settings: HostSettings, stopping: asyncio.Event, join: JoinString | None = None
+) -> None:
     """Run the host worker until told to stop; guests and what steps have begun stay for the next one (H-E5)."""
     home = settings.host_home
     lock_worker(home)
     patched = await asyncio.to_thread(patch_files, home)
     if patched:
         _log.info("%d files of the state directory were patched to this release's formats", patched)
+    if join is not None:
+        await ensure_joined(home, join, machine_id_path=host_settings.machine_id_path)
     credentials = read_credentials(home / "credentials.json")
     reserve = Reserve(home)
     identity = HostIdentity.open(
@@ -115,7 +122,11 @@ async def run(settings: Settings, host_settings: HostSettings, stopping: asyncio
         host = build_host(settings, host_settings, identity, api, reserve)
         await host.start()
         names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
-        reports = Reports(host, tuple(names))
+
+        async def renew() -> None:
+            await renew_credential(home, api)
+
+        reports = Reports(host, tuple(names), renew=renew)
         reporter = Reporter(
             api,
             host.parts.seen,
@@ -141,10 +152,11 @@ async def _until_stopped(main: Coroutine[Any, Any, None], background: Sequence[C
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve() -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(join: str | None = None) -> None:
+    """Run until SIGTERM or SIGINT; `join` names the file with the join string (`-`: standard input)."""
     settings, host_settings = Settings(), HostSettings()
     configure_logging(settings.log_format, settings.log_level)
+    given = None if join is None else read_join_string(join)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -155,14 +167,16 @@ async def serve() -> None:
         # Not loop.add_signal_handler: its pipe is shared with every forked child, and a signal to one of those, such as
         # the short-lived ones that enter a network namespace, would stop this process.
         signal.signal(number, stop)
-    await run(settings, host_settings, stopping)
+    await run(settings, host_settings, stopping, given)
 
 
 def main() -> None:
     """Start the host worker; it ends with 1 and one sentence when it cannot."""
     os.umask(0o077)
+    parser = argparse.ArgumentParser(prog="python -m workers.host", description="Be this machine's host worker.")
+    parser.add_argument("--join", metavar="FILE", help="a file with the join string, 0600; -: standard input")
     try:
-        asyncio.run(serve())
+        asyncio.run(serve(parser.parse_args().join))
     except HostlerError as error:
         _log.error("%s", error.detail)
         finish(1)

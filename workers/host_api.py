@@ -14,8 +14,21 @@ import pydantic
 from drivers.formats import CREDENTIALS, parse
 from model.base import Frozen, Lenient
 from model.certificate import HostCertificate
-from model.errors import HostlerError, NotFound, Permanent, StepFailed, Superseded, Unavailable, Unreadable
+from model.errors import (
+    Conflict,
+    HostlerError,
+    Invalid,
+    NotFound,
+    Permanent,
+    StepFailed,
+    Superseded,
+    Unauthenticated,
+    Unavailable,
+    Unreadable,
+)
+from model.join import JoinedHost
 from model.report import HostReport, ReportAnswer
+from model.text import clean_text
 from model.vm import VmInput
 
 Answer = TypeVar("Answer", bound=pydantic.BaseModel)
@@ -69,7 +82,7 @@ def read_credentials(path: Path) -> Credentials:
         if len(credentials.sealing_key_bytes) != 32:
             raise Unreadable("credentials.json holds a sealing key of another length: enrol this host again")
     except FileNotFoundError as error:
-        raise Unreadable("this host has no credentials yet: enrol it with `hostler host join`") from error
+        raise Unreadable("this host is not enrolled yet: join with `hostler worker host --join FILE`") from error
     except (OSError, ValueError) as error:
         raise Unreadable("credentials.json cannot be read: enrol this host again") from error
     return credentials
@@ -95,6 +108,19 @@ class HostApi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client.aclose()
+
+    async def join(self, credential_digest: bytes, machine_id: str, host_id: str | None) -> JoinedHost:
+        """Trade the join token that this client was made with; raise what the API refuses it with, in its words."""
+        body = {"credential_digest": credential_digest.hex(), "machine_id": machine_id, "host_id": host_id}
+        return _read(await self._call("POST", "/v1/host/join", json.dumps(body), own_words=True), JoinedHost)
+
+    async def renew(self, credential_digest: bytes) -> None:
+        """Have this host's next credential taken."""
+        await self._call("POST", "/v1/host/credential", json.dumps({"credential_digest": credential_digest.hex()}))
+
+    def use(self, credential: str) -> None:
+        """Call with another credential from now on."""
+        self._client.headers["authorization"] = f"Bearer {credential}"
 
     async def report(self, report: HostReport) -> ReportAnswer:
         """Send one report."""
@@ -143,7 +169,13 @@ class HostApi:
         await self._call("POST", f"/v1/host/errands/{errand_id}", content)
 
     async def _call(
-        self, method: str, path: str, body: str | bytes | None, *, timeout_seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: str | bytes | None,
+        *,
+        timeout_seconds: float | None = None,
+        own_words: bool = False,
     ) -> bytes:
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         headers = {"content-type": kind} if body is not None else {}
@@ -157,8 +189,8 @@ class HostApi:
                         raise StepFailed(f"the API's answer is over {INPUT_LIMIT_BYTES} bytes")
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise Unavailable("the API does not answer this host: its step waits for it") from error
-        if response.status_code not in (200, 202):
-            raise _error(response.status_code)
+        if response.status_code not in (200, 201, 202):
+            raise (own_words and _refusal(response.status_code, data)) or _error(response.status_code)
         return data
 
 
@@ -171,6 +203,15 @@ def _error(status: int) -> HostlerError:
         # The operator's matter, not the VM's: no attempt may be used up.
         return Unavailable("the API refuses this host's credential: enrol it again, or look whether it was revoked")
     return Unavailable(f"the API answered this host with status {status}")
+
+
+def _refusal(status: int, data: bytes) -> HostlerError | None:
+    """Return what the API refuses this host with, in its own words; None where it says none."""
+    kinds: dict[int, type[HostlerError]] = {401: Unauthenticated, 404: NotFound, 409: Conflict, 422: Invalid}
+    try:
+        return kinds[status](clean_text(str(json.loads(data)["detail"])))
+    except (KeyError, ValueError, TypeError):
+        return None
 
 
 def _read(data: bytes, kind: type[Answer]) -> Answer:

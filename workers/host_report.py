@@ -108,11 +108,14 @@ class Reporter:
 
 
 class Reports:
-    """What frames a report besides its VMs, and what its answer means."""
+    """What frames a report besides its VMs, and what its answer means. `renew` gets the host its next credential."""
 
-    def __init__(self, host: HostSteps, activity_names: tuple[str, ...]) -> None:
+    def __init__(
+        self, host: HostSteps, activity_names: tuple[str, ...], *, renew: Callable[[], Awaitable[None]]
+    ) -> None:
         self._host = host
         self._activity_names = activity_names
+        self._renew = renew
 
     async def frame(self, number: int, whole: bool, vms: tuple[VmReport, ...]) -> HostReport:
         """Make a report of what memory holds; the machine's room alone is measured, in a thread."""
@@ -159,6 +162,11 @@ class Reports:
         await self._host.parts.identity.raise_epoch(answer.epoch)
         if answer.forgotten_pass is not None:
             self._host.given_up.begin(answer.epoch, answer.forgotten_pass)
+        if answer.renew_credential:
+            try:
+                await self._renew()
+            except HostlerError as error:
+                _log.warning("the credential could not be renewed, it is tried again: %s", error.detail)
 
 
 def _held(disk: Path) -> int:

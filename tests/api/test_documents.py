@@ -62,7 +62,7 @@ def test_limits_are_stated_in_the_schema() -> None:
             assert schema["additionalProperties"] is False, name
     secret = {"user_data", "secrets", "credential", "hash", "sealing_key"}
     shown = {name: set(schema.get("properties", {})) & secret for name, schema in schemas.items()}
-    assert shown.pop("EnrolledDocument") == {"credential", "sealing_key"}
+    assert shown.pop("JoinedHost") == {"sealing_key"}
     assert schemas["UserData"]["properties"].keys() == {"bytes", "digest"}
     given = {"NewVmBody", "VmDocument", "OneVmDocument", "VmInput"}
     assert {name for name, found in shown.items() if found} == given

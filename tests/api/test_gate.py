@@ -39,6 +39,8 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts"): ("admin", False, False),
     ("GET", "/v1/hosts"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}"): ("viewer", False, False),
+    ("POST", "/v1/hosts/{host}/replace"): ("admin", False, False),
+    ("POST", "/v1/hosts/{host}/revoke"): ("admin", False, False),
     ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/forget"): ("operator", False, False),
@@ -48,11 +50,13 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
 }
 HOST_CALLS = {
     ("POST", "/v1/host/report"),
+    ("POST", "/v1/host/credential"),
     ("GET", "/v1/host/vms/{vm_id}/input"),
     ("POST", "/v1/host/vms/{vm_id}/certificate"),
     ("GET", "/v1/host/errands"),
     ("POST", "/v1/host/errands/{errand_id}"),
 }
+JOIN_CALLS = {("POST", "/v1/host/join")}
 OPEN_CALLS = {("GET", "/healthz"), ("GET", "/readyz")}
 
 
@@ -80,6 +84,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/images"): {"name": "demo", "rootfs": IMAGE},
         ("POST", "/v1/hosts"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},
+        ("POST", "/v1/hosts/{host}/replace"): {},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
@@ -88,6 +93,7 @@ def test_every_route_declares_who_may_call_it() -> None:
     """S-31: a route without a gate, or one that this table does not know, is a defect."""
     declared = {key_of(route): gate_of(route).hostler_role for route in routes() if route.path.startswith("/v1/")}  # type: ignore[attr-defined]
     wanted = {call: role for call, (role, _, _) in CALLS.items()} | dict.fromkeys(HOST_CALLS, "host")
+    wanted |= dict.fromkeys(JOIN_CALLS, "join")
     assert declared == wanted
     assert {key_of(route) for route in routes() if not route.path.startswith("/v1/")} == OPEN_CALLS
     documented = {(m.upper(), path) for path, calls in bare_app().openapi()["paths"].items() for m in calls}
@@ -123,7 +129,7 @@ async def test_without_a_valid_credential_nothing_is_read(world: World) -> None:
     token = await world.token()
     broken = token[:-1] + ("0" if token[-1] != "0" else "1")
     stranger, _ = new_credential("hst")
-    for method, path in [*CALLS, *HOST_CALLS]:
+    for method, path in [*CALLS, *HOST_CALLS, *JOIN_CALLS]:
         for sent in (None, "", "Bearer", "Basic eA==", f"Bearer {broken}", f"Bearer {stranger}", "Bearer ä"):
             headers = {"authorization": sent.encode("latin-1")} if sent is not None else {}
             answer = await world.client.request(
@@ -133,7 +139,7 @@ async def test_without_a_valid_credential_nothing_is_read(world: World) -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
     for method, path in CALLS:
         assert (await world.as_host(host, method, filled(path, new_id()))).status_code == 401
-    for method, path in HOST_CALLS:
+    for method, path in HOST_CALLS | JOIN_CALLS:
         assert (await world.as_host(token, method, filled(path, new_id()))).status_code == 401
 
 

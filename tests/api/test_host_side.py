@@ -12,8 +12,10 @@ import httpx2
 import pytest
 
 from api.errands import Errands
+from model.credential import new_credential
 from model.errors import Unavailable
 from model.ids import new_id
+from model.join import JoinString
 from runtime.keys import MasterKeys
 from tests.api.conftest import World, report_of, until, vm_report
 
@@ -28,16 +30,24 @@ async def wakes(world: World) -> dict[str, int]:
     return {row["id"]: row["wake"] for row in await world.pool.fetch("select id, wake from vms")}
 
 
+async def joined(world: World, join: str) -> tuple[dict[str, Any], str]:
+    """Trade a join string as a host does; return the answer, and the host's own credential."""
+    text, credential = new_credential("hsh")
+    body = {"credential_digest": credential.digest.hex(), "machine_id": "m1"}
+    answer = await world.as_host(JoinString.parse(join).token, "POST", "/v1/host/join", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json(), text
+
+
 async def test_an_enrolled_host_can_report_at_once(world: World) -> None:
     """H-E1, H-E2: the answer holds all it needs, once; its first report makes it ready."""
-    answer = await world.call("POST", "/v1/hosts", json={"name": "new"})
-    given = answer.json()
-    assert answer.status_code == 201
+    added = await world.call("POST", "/v1/hosts", json={"name": "new"})
+    assert added.status_code == 201
+    given, credential = await joined(world, added.json()["join"])
     assert base64.b64decode(given["sealing_key"]) == world.parts.keys.host_key(given["host_id"])
-    assert given["fleet_id"] == world.parts.fleet_id
-    assert (await world.call("POST", "/v1/hosts", json={"name": "new"})).status_code == 409
+    assert (given["fleet_id"], given["name"]) == (world.parts.fleet_id, "new")
     assert (await world.call("GET", "/v1/hosts/new")).json()["status"] == "joining"
-    taken = await world.as_host(given["credential"], "POST", "/v1/host/report", json=report_of(1))
+    taken = await world.as_host(credential, "POST", "/v1/host/report", json=report_of(1))
     assert (taken.json()["acknowledged"], taken.json()["epoch"]) == (1, 1)
     shown = (await world.call("GET", f"/v1/hosts/{given['host_id']}")).json()
     assert (shown["status"], shown["silent"], shown["instance_id"]) == ("ready", False, "i1")

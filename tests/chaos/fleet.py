@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import secrets
 import signal
@@ -22,6 +21,7 @@ import asyncpg
 import httpx2
 
 from drivers.simulated import Simulation
+from model.join import JoinString
 from runtime.temporal_server import ServerPorts, dev_server_arguments, find_temporal_binary
 from tests.chaos.gates import Gate, to_path, to_port
 from tests.chaos.journal import Machine
@@ -31,6 +31,7 @@ from tests.chaos.real import RealGuests, serve_demo_guest
 from tests.chaos.tricks import Tricks, build_library
 from tests.fixtures.postgres import ENVIRONMENT, PreparedPostgres, prepare_postgres
 from tests.fixtures.temporal import free_ports
+from workers.enrolment import ensure_joined
 
 PROJECT = Path(__file__).resolve().parents[2]
 IMAGE_BYTES = 1 << 20
@@ -237,15 +238,10 @@ class Fleet:
             answer = await client.post("/v1/hosts", json={"name": f"h-{secrets.token_hex(3)}"})
             (await client.post("/v1/images", json=demo)).raise_for_status()
         given = answer.raise_for_status().json()
-        self.host_id = given["host_id"]
-        reached = {
-            "api_url": f"http://127.0.0.1:{self.ports['host>api']}",
-            "temporal_address": f"127.0.0.1:{self.ports['host>temporal']}",
-            "namespace": "default",
-        }
-        place = self.host / "credentials.json"
-        place.touch(mode=0o600)
-        place.write_text(json.dumps({**given, **reached}))
+        join = JoinString.parse(given["join"])
+        join = join.model_copy(update={"url": f"http://127.0.0.1:{self.ports['host>api']}"})
+        temporal_address = f"127.0.0.1:{self.ports['host>temporal']}"
+        self.host_id = await ensure_joined(self.host, join, temporal_address=temporal_address)
 
     async def _is_up(self) -> bool:
         try:

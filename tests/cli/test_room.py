@@ -71,3 +71,21 @@ def test_a_host_is_given_up_only_by_its_name_typed_again(fleet: Fleet, hostler: 
     found = hostler("host", "forget", "host-1", "--confirm", "host-1")
     assert (found.code, fleet.asked[-1].body) == (0, {"name": "host-1"})
     assert found.err.startswith("host-1 is given up since 2026-01-01")
+
+
+def test_what_a_host_joins_with_is_alone_on_standard_output(fleet: Fleet, hostler: Runner) -> None:
+    """H-E1: it goes into a file or a pipe; the sentence around it does not."""
+    joined = {"host_id": HOST_ID, "name": "host-1", "join": "http://h#hsj_x", "join_expires_at": "2030-01-01T00:00:00Z"}
+    for words, path in ((("add",), "/v1/hosts"), (("replace",), "/v1/hosts/host-1/replace")):
+        fleet.answers["POST", path] = (201, joined)
+        found = hostler("host", *words, "host-1", "--expires-in", "60")
+        assert (found.code, found.out) == (0, "http://h#hsj_x\n")
+        assert "hostler worker host --join" in found.err
+        assert fleet.asked[-1].body["join_expires_in_seconds"] == 60
+
+
+def test_a_hosts_credential_is_ended_by_name(fleet: Fleet, hostler: Runner) -> None:
+    """S-40: and the command says how the host comes back."""
+    fleet.answers["POST", "/v1/hosts/host-1/revoke"] = (200, {"id": HOST_ID, "name": "host-1"})
+    found = hostler("host", "revoke", "host-1")
+    assert (found.code, "hostler host replace host-1" in found.err) == (0, True)

@@ -19,6 +19,7 @@ from drivers.simulated import Simulation
 from model.decide import pass_type
 from model.errors import Unavailable
 from model.ids import new_id
+from model.join import JoinString
 from runtime.converter import data_converter
 from runtime.keys import KEY_BYTES, create_secret
 from runtime.settings import HostSettings, Settings
@@ -31,6 +32,7 @@ from tests.faults.apart import Kind, worker_apart
 from tests.faults.faults import Faults, stand_before
 from tests.faults.machines import Machine, RealMachine, ToldMachine
 from workers import control, host, process
+from workers.enrolment import ensure_joined
 from workers.sweep import Sweep
 
 BOUND_SECONDS = 240
@@ -298,7 +300,5 @@ def _environment(settings: Settings, host_settings: dict[str, Any]) -> dict[str,
 
 async def _enrol(fleet: Fleet, url: str, address: str, namespace: str) -> None:
     given = await fleet.call("POST", "/v1/hosts", json={"name": "host-1"})
-    document = {**given, "api_url": url, "temporal_address": address, "namespace": namespace}
-    folder = fleet.home / "host"
-    folder.mkdir(mode=0o700)
-    (folder / "credentials.json").write_text(json.dumps(document))
+    join = JoinString.parse(given["join"]).model_copy(update={"url": url})
+    await ensure_joined(fleet.home / "host", join, temporal_address=address)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from model.credential import new_credential
 from model.errors import Conflict, Gone, Invalid
 from model.passes import ClaimRequest, PassRef
 from store.audit import Actor, list_audit
 from store.database import Pool
+from store.enrolment import Enrolments
 from store.forget import forget_host, list_forgotten
 from store.host import HostStore
 from store.host_report import store_report
@@ -93,7 +96,8 @@ async def test_names_and_capacity_are_released_at_once(pool: Pool, dead: str) ->
         await create_vm(pool, new_vm(dead, name="web"), ACTOR)
     accepted = await create_vm(pool, new.model_copy(update={"host_id": None}), ACTOR, Placing())
     assert (await VmStore(pool).get(None, accepted.vm_id)).host_name == "h2"
-    assert (await HostStore(pool).enrol(name="h1", credential_hash=b"n" * 32, actor=ACTOR)).name == "h1"
+    token = new_credential("hsj")[1]
+    assert (await Enrolments(pool).add("h1", token, timedelta(hours=1), ACTOR)).name == "h1"
     assert (await HostStore(pool).get("h1")).status == "joining", "a name is that of the host that lives"
     (kept,) = await list_forgotten(pool, dead)
     assert (kept.id, kept.name, kept.power_state) == (doomed, "web", "running")

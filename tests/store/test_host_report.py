@@ -81,15 +81,20 @@ async def woken(pool: Pool) -> list[str]:
     return [r["id"] for r in await pool.fetch("select id from vms where due_at is not null order by id")]
 
 
+async def joining_host(pool: Pool, **columns: Any) -> str:
+    """A host that has joined under the name h1 and sent nothing yet."""
+    return await add_host(pool, name="h1", status="joining", instance_id=None, last_report_at=None, **columns)
+
+
 async def test_a_first_report_makes_a_joining_host_ready(pool: Pool) -> None:
-    known = await HostStore(pool).enrol(name="h1", credential_hash=b"x", actor=Actor("a"))
+    known = await joining_host(pool)
     assert (await HostStore(pool).get("h1")).silent
-    taken = await store_report(pool, known.id, report(1, activity_names=("find_vm",)))
+    taken = await store_report(pool, known, report(1, activity_names=("find_vm",)))
     assert (taken.answer.acknowledged, taken.answer.want_whole) == (1, True)
-    host = await HostStore(pool).get(known.id)
+    host = await HostStore(pool).get(known)
     assert (host.status, host.silent, host.activity_names) == ("ready", False, ("find_vm",))
     assert host.report is not None
-    assert not (await store_report(pool, known.id, report(2, whole=True))).answer.want_whole
+    assert not (await store_report(pool, known, report(2, whole=True))).answer.want_whole
 
 
 async def test_news_of_a_vm_is_stored_and_wakes_it(pool: Pool, host_id: str) -> None:
@@ -339,13 +344,12 @@ async def test_silence(pool: Pool) -> None:
 
 async def test_hosts_are_found_by_name_id_and_credential(pool: Pool) -> None:
     store = HostStore(pool)
-    known = await store.enrol(name="h1", credential_hash=b"x", actor=Actor("a"), labels={"zone": "z"})
-    with pytest.raises(Conflict, match="h1"):
-        await store.enrol(name="h1", credential_hash=b"y", actor=Actor("a"))
-    assert await store.by_credential(b"x") == known
-    await store.replace_credential(known.id, b"z", Actor("a"))
+    known = await joining_host(pool, labels={"zone": "z"})
+    found = await store.by_credential(known.encode())
+    assert found is not None
+    assert (found.id, found.name) == (known, "h1")
     assert await store.by_credential(b"x") is None
-    assert (await store.get("h1")).id == (await store.get(known.id)).id == known.id
+    assert (await store.get("h1")).id == (await store.get(known)).id == known
     assert [host.name for host in await store.list()] == ["h1"]
     with pytest.raises(NotFound):
         await store.get("h2")

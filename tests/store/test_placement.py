@@ -168,9 +168,9 @@ async def test_an_increase_passes_the_hosts_caps_again(pool: Pool) -> None:
 async def test_a_cordon_holds_until_it_is_lifted(pool: Pool) -> None:
     """H-P1, H-E2: a report changes nothing of it; one that never reported goes on joining."""
     store = HostStore(pool)
-    fresh = await store.enrol(name="h1", credential_hash=b"x", actor=ACTOR)
+    fresh = await add_host(pool, name="h1", status="joining", instance_id=None)
     assert (await store.cordon("h1", ACTOR)).status == "cordoned"
     assert (await store.uncordon("h1", ACTOR)).status == "joining"
-    await pool.execute("update hosts set status = 'draining' where id = $1", fresh.id)
+    await pool.execute("update hosts set status = 'draining' where id = $1", fresh)
     with pytest.raises(Conflict, match="draining"):
         await store.cordon("h1", ACTOR)

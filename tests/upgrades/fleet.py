@@ -19,12 +19,14 @@ from typing import TypeVar
 import asyncpg
 from temporalio.client import Client
 
+from model.join import JoinString
 from model.temporal import vm_workflow_id
 from runtime.deployment import current_build
 from tests.fixtures.namespaces import make_namespace, remove_namespace
 from tests.fixtures.temporal import free_ports
 from tests.upgrades.api import Api
 from tests.upgrades.releases import Release
+from workers.enrolment import ensure_joined
 
 T = TypeVar("T")
 MODULES = {"api": "workers.api", "control": "workers.control", "host": "workers.host"}
@@ -150,6 +152,11 @@ class Fleet(Api):
         status, given = self.call("POST", "/v1/hosts", {"name": f"h-{secrets.token_hex(3)}"})
         assert status == 201, given
         self.host_id = given["host_id"]
+        if "join" in given:
+            join = JoinString.parse(given["join"]).model_copy(update={"url": f"http://127.0.0.1:{self.port}"})
+            asyncio.run(ensure_joined(self.host_home, join, temporal_address=self.temporal_address))
+            return
+        # The first release hands the credential out itself.
         reached = {
             "api_url": f"http://127.0.0.1:{self.port}",
             "temporal_address": self.temporal_address,

@@ -1,0 +1,138 @@
+"""How a host joins a fleet: it makes its own credential, and trades a join token for its right to use it (H-E1, S-40).
+
+    credentials.json   what the fleet answered, and the host's own credential; 0600
+    join.json          the token that was traded last, by its id; while the trade is on its way also the credential,
+                       so that a host which died before it had the answer asks for the same again
+
+Everything can be repeated: a host that has joined by a token never trades it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from drivers.durable import make_folder, write_durably
+from drivers.formats import CREDENTIALS, LIMIT_BYTES
+from drivers.machine import MACHINE_ID, read_host_file, read_machine_id, take_machine
+from model.base import Lenient
+from model.credential import Credential, new_credential, parse_credential
+from model.errors import Conflict, Invalid, Permanent, Unreadable
+from model.join import LONGEST, JoinedHost, JoinString
+from workers.host_api import HostApi, read_credentials
+
+CREDENTIALS_NAME, JOIN_NAME = CREDENTIALS.pattern, "join.json"
+
+
+class Trade(Lenient):
+    """join.json. `credential`: of a trade whose answer has not come yet."""
+
+    token_id: str
+    credential: str | None = None
+
+
+async def ensure_joined(
+    home: Path, join: JoinString, *, machine_id_path: Path = MACHINE_ID, temporal_address: str | None = None
+) -> str:
+    """Join by a join string unless this host did so already; return the host's id.
+
+    temporal_address: where this host reaches Temporal, if elsewhere than the fleet says. Raises Unavailable when the
+    API does not answer, Unauthenticated when it refuses the token, Conflict for another host's state directory.
+    """
+    if join.fingerprint is not None:
+        raise Permanent("this release cannot check the API's certificate by a fingerprint: join from a newer release")
+    make_folder(home)
+    token = parse_credential(join.token)
+    assert token is not None, "a join string holds one"  # noqa: S101
+    trade = await asyncio.to_thread(_begin, home, token)
+    if trade.credential is None:
+        return read_credentials(home / CREDENTIALS_NAME).host_id
+    machine_id = read_machine_id(machine_id_path)
+    credential = parse_credential(trade.credential)
+    if credential is None:
+        raise Unreadable(f"{JOIN_NAME} holds no credential: remove it, and join with another join string")
+    known = read_host_file(home / "host.json")
+    async with HostApi(join.url, join.token) as api:
+        joined = await api.join(credential.digest, machine_id, known.host_id if known else None)
+    if known is not None and known.fleet_id != joined.fleet_id:
+        raise Conflict(
+            f"this state directory belongs to fleet {known.fleet_id}, the join token to fleet {joined.fleet_id}: join "
+            "with an empty state directory"
+        )
+    await asyncio.to_thread(_finish, home, joined, trade, join.url, temporal_address or joined.temporal_address)
+    if known is not None:
+        await asyncio.to_thread(take_machine, home, machine_id)
+    return joined.host_id
+
+
+def _begin(home: Path, token: Credential) -> Trade:
+    """Return the trade of this token: the one that was begun, a new one, or a finished one without a credential."""
+    path = home / JOIN_NAME
+    try:
+        begun = Trade.model_validate_json(path.read_bytes())
+        if begun.token_id == token.id and (begun.credential is not None or (home / CREDENTIALS_NAME).exists()):
+            return begun
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{JOIN_NAME} cannot be read: remove it, and join with another join string") from error
+    trade = Trade(token_id=token.id, credential=new_credential("hsh")[0])
+    write_durably(path, trade.model_dump_json().encode(), mode=0o600)
+    return trade
+
+
+def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, temporal_address: str) -> None:
+    document = {
+        "fleet_id": joined.fleet_id,
+        "host_id": joined.host_id,
+        "credential": trade.credential,
+        "sealing_key": joined.sealing_key,
+        "key_version": joined.key_version,
+        "api_url": url,
+        "temporal_address": temporal_address,
+        "namespace": joined.namespace,
+    }
+    if len(base64.b64decode(joined.sealing_key, validate=True)) != 32:
+        raise Permanent("the API handed out a sealing key that is not 32 bytes long: look at the release it runs")
+    write_document(home / CREDENTIALS_NAME, document)
+    write_durably(home / JOIN_NAME, Trade(token_id=trade.token_id).model_dump_json().encode(), mode=0o600)
+
+
+def write_document(path: Path, document: Mapping[str, object]) -> None:
+    """Write credentials.json, for its owner alone."""
+    write_durably(path, json.dumps(document, indent=2).encode() + b"\n", mode=0o600)
+
+
+async def renew_credential(home: Path, api: HostApi) -> None:
+    """Make the next credential, have it taken, and use it from then on (S-40).
+
+    One that dies in between goes on with the credential that it has, which counts until the next one is used.
+    """
+    text, credential = new_credential("hsh")
+    await api.renew(credential.digest)
+    await asyncio.to_thread(change_credentials, home / CREDENTIALS_NAME, credential=text)
+    api.use(text)
+
+
+def change_credentials(path: Path, **changed: object) -> None:
+    """Change fields of credentials.json; the others stay as they are."""
+    write_document(path, {**json.loads(path.read_bytes()), **changed})
+
+
+def read_join_string(source: str) -> JoinString:
+    """Read a join string from a file that others cannot read, or from standard input when `source` is `-`."""
+    if source == "-":
+        return JoinString.parse(sys.stdin.readline(LONGEST + 2))
+    try:
+        with Path(source).open("rb") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                raise Invalid("the file with the join string can be read by others: make it 0600, it is a secret")
+            return JoinString.parse(file.read(LIMIT_BYTES).decode())
+    except (OSError, UnicodeError) as error:
+        raise Invalid("the file with the join string cannot be read: fill one by `hostler host add`") from error
