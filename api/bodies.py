@@ -177,6 +177,10 @@ class NewVmBody(Body):
     termination_protection: Annotated[bool, Strict()] = False
     labels: Labels = {}
     metadata: Metadata = {}
+    host_labels: Annotated[Labels, Field(description="What its host must be labelled with")] = {}
+    anti_affinity_group: Annotated[
+        Name | None, Field(description="Keep it apart from the others of this group of its project, where hosts allow")
+    ] = None
 
 
 class ChangeVmBody(Body):
@@ -193,6 +197,12 @@ class ChangeVmBody(Body):
     boot_priority: BootPriority = Field(default=None)  # type: ignore[assignment]
     labels: Labels = Field(default=None)  # type: ignore[assignment]
     termination_protection: Annotated[bool, Strict()] = Field(default=None)  # type: ignore[assignment]
+
+
+class ChangeHostBody(Body):
+    """What of a host an operator may change: its labels, all of them at once."""
+
+    labels: Labels
 
 
 class HostKeyBody(Body):

@@ -170,6 +170,8 @@ class VmDocument(Shown):
     termination_protection: bool
     labels: dict[str, str]
     metadata: dict[str, str]
+    host_labels: dict[str, str]
+    anti_affinity_group: str | None
     generation: int
     spec_generation: int
     restart_generation: int

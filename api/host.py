@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from fastapi import APIRouter
 
-from api.bodies import ForgetBody, NewHostBody, ReplaceHostBody
+from api.bodies import ChangeHostBody, ForgetBody, NewHostBody, ReplaceHostBody
 from api.cursor import After, Limit, page
 from api.documents import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument, Page, VmDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
@@ -69,6 +69,12 @@ async def list_hosts(_caller: FleetViewer, parts: PartsOf, after: After, limit: 
 async def get(host: HostId, _caller: FleetViewer, parts: PartsOf) -> HostDocument:
     """Show a host by its id or its name."""
     return host_view(await parts.hosts.get(host))
+
+
+@router.patch("/{host}")
+async def change(host: HostId, body: ChangeHostBody, caller: FleetOperator, parts: PartsOf) -> HostDocument:
+    """Label a host, for VMs that ask for `host_labels`; those that are there stay."""
+    return host_view(await parts.hosts.label(host, body.labels, caller.actor))
 
 
 @router.post("/{host}/cordon")

@@ -65,6 +65,8 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         requested_host=requested_host,
         power_state=body.power_state,
         labels=body.labels,
+        host_labels=body.host_labels,
+        anti_affinity_group=body.anti_affinity_group,
         termination_protection=body.termination_protection,
         spec=spec,
         secrets=seal_vm(parts.keys, vm_id, secrets),

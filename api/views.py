@@ -36,7 +36,7 @@ from store.vm import StoredVm
 
 _AS_STORED = (
     *("id", "project", "name", "phase", "power_state", "desired_power_state", "mac", "labels"),
-    *("termination_protection", "old_disk_until"),
+    *("termination_protection", "old_disk_until", "host_labels", "anti_affinity_group"),
     *("generation", "spec_generation", "restart_generation", "rebuild_generation", "observed_generation"),
     *("create_attempts", "restart_count", "first_ready_at", "settled", "due_at", "created_at", "updated_at"),
     *("expected_by", "overdue", "held_by"),

@@ -6,7 +6,7 @@ import sys
 
 from cli.client import Api
 from cli.document import Document, documents, inner, things
-from cli.options import Json
+from cli.options import Json, read_pairs
 from cli.output import age, moment, print_facts, print_json, print_table, say
 from cli.room import describe_conditions, describe_room, short_room
 from cli.vm_create import segment
@@ -89,6 +89,22 @@ def uncordon(name: str, /, *, as_json: Json = False) -> None:
     :param name: Name or id.
     """
     _change(name, "uncordon", as_json=as_json)
+
+
+def label(name: str, /, *labels: str, as_json: Json = False) -> None:
+    """Give a host these labels, and none besides; without any it has none.
+
+    :param name: Name or id.
+    :param labels: As key=value.
+    """
+    with Api() as api:
+        body = {"labels": read_pairs(labels, "a label")}
+        host = api.call("PATCH", f"/v1/hosts/{segment(name)}", body=body)
+    if as_json:
+        print_json(host)
+        return
+    told = ", ".join(f"{key}={value}" for key, value in sorted(inner(host, "labels").items()))
+    say(f"{host['name']} is labelled {told}" if told else f"{host['name']} has no label")
 
 
 def _change(name: str, verb: str, *, as_json: bool) -> None:

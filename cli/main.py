@@ -52,6 +52,7 @@ _HOST_COMMANDS = (
     ("revoke", "cli.host_join:revoke", "End a host's credential; its guests run on."),
     ("cordon", "cli.host:cordon", "Let no new VM come to a host."),
     ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
+    ("label", "cli.host:label", "Label a host, for VMs that ask for a labelled one."),
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
 )
 _IMAGE_COMMANDS = (

@@ -51,6 +51,8 @@ def create(
     user_data: Path | None = None,
     label: Labels = (),
     metadata: Entries = (),
+    host_label: Annotated[tuple[str, ...], Parameter(name="--host-label")] = (),
+    apart_from: str | None = None,
     hypervisor: Literal["auto", "qemu", "simulated"] | None = None,
     power_state: Literal["running", "paused", "stopped"] | None = None,
     on_guest_poweroff: Literal["start", "stop"] | None = None,
@@ -79,6 +81,8 @@ def create(
     :param user_data: A file for the guest's first boot; '-' reads standard input.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
+    :param host_label: Only a host with this label, as key=value; may be given several times.
+    :param apart_from: A group's name: its VMs are kept on different hosts, as far as there are hosts.
     :param hypervisor: What runs it. Default: auto; a simulated guest is only told of, where its host allows that.
     :param power_state: What it should be. Default: running.
     :param on_guest_poweroff: What a power-off inside the guest leads to. Default: start.
@@ -101,6 +105,8 @@ def create(
         "user_data": read_text(user_data, "--user-data") if user_data is not None else None,
         "labels": read_pairs(label, "--label"),
         "metadata": read_pairs(metadata, "--metadata"),
+        "host_labels": read_pairs(host_label, "--host-label"),
+        "anti_affinity_group": apart_from,
         "hypervisor": hypervisor,
         "power_state": power_state,
         "on_guest_poweroff": on_guest_poweroff,

@@ -31,11 +31,16 @@ class Policy(Frozen):
 
 
 class Wish(Frozen):
-    """What a VM asks of a host."""
+    """What a VM asks of a host. `host_labels`: what its host must be labelled with.
+
+    `group`: it is kept apart from the others of its project's group, as far as there are hosts to take them.
+    """
 
     entitlement: Entitlement
     hypervisor: str = "auto"
     architecture: str = "x86_64"
+    host_labels: dict[str, str] = {}
+    group: str | None = None
 
 
 class HostView(Frozen):
@@ -43,12 +48,13 @@ class HostView(Frozen):
 
     `heard_at`: its last report; what comes of that is None before. `live` and `leaving` are held by VMs that live, and
     by those being deleted: `leaving_vms` in number, the last of them destroyed from `leaving_until` on (H-P3).
-    `placed_lately`: in the last 5 minutes.
+    `placed_lately`: in the last 5 minutes. `of_group`: how many of the VM's own anti-affinity group are there.
     """
 
     id: str
     name: str
     status: str
+    labels: dict[str, str] = {}
     silent: bool = False
     heard_at: datetime | None = None
     version: str | None = None
@@ -62,6 +68,7 @@ class HostView(Frozen):
     leaving_vms: int = 0
     leaving_until: datetime | None = None
     placed_lately: int = 0
+    of_group: int = 0
 
     @property
     def held(self) -> Entitlement:
@@ -100,7 +107,11 @@ def _find_state(host: HostView, *, named: bool) -> Reason | None:
 
 
 def _find_misfit(host: HostView, wish: Wish) -> Reason | None:
-    """What it has not told of, it may have."""
+    """What it has not told of, it may have; its labels are an operator's, and known."""
+    missing = {key: value for key, value in wish.host_labels.items() if host.labels.get(key) != value}
+    if missing:
+        told = ", ".join(f"{key}={value}" for key, value in sorted(missing.items()))
+        return Reason(filter="other labels", words=f"is not labelled {told}")
     if host.architecture not in (None, wish.architecture):
         words = f"is of architecture {host.architecture}, the image is for {wish.architecture}"
         return Reason(filter="other architecture", words=words)
@@ -170,16 +181,19 @@ def _wishes(shortages: Iterable[Shortage]) -> str:
 
 
 def rank(hosts: Iterable[HostView], wish: Wish, policy: Policy) -> list[HostView]:
-    """Order hosts that take a VM, the best first; equal inputs rank equally (H-P8)."""
+    """Order hosts that take a VM, the best first; equal inputs rank equally (H-P8).
 
-    def key(host: HostView) -> tuple[bool, float, float, str]:
+    Whatever the strategy, a host with fewer of the VM's anti-affinity group comes before one with more (H-P1).
+    """
+
+    def key(host: HostView) -> tuple[bool, int, float, float, str]:
         share = _share(host, wish)
         by: dict[Strategy, tuple[float, float]] = {
             "balanced": (host.placed_lately, share),
             "spread": (share, 0.0),
             "pack": (-share, 0.0),
         }
-        return (not _fits(host, wish, policy), *by[policy.strategy], host.name)
+        return (not _fits(host, wish, policy), host.of_group, *by[policy.strategy], host.name)
 
     return sorted(hosts, key=key)
 

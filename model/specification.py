@@ -99,6 +99,8 @@ class NewVm(Frozen):
     requested_host: str | None = None
     power_state: PowerState = PowerState.RUNNING
     labels: dict[str, str] = {}
+    host_labels: dict[str, str] = {}
+    anti_affinity_group: str | None = None
     termination_protection: bool = False
     spec: VmSpec
     secrets: bytes
@@ -120,9 +122,9 @@ def fingerprint(new: NewVm) -> str:
         "labels": new.labels,
         "spec": _without_urls(new.spec),
     }
-    if new.termination_protection:
-        # Left out where it is off: fingerprints were stored before there was such a thing.
-        asked["termination_protection"] = True
+    # Left out where they are not asked for: fingerprints were stored before there were such things.
+    later = ("termination_protection", "host_labels", "anti_affinity_group")
+    asked |= {name: getattr(new, name) for name in later if getattr(new, name)}
     return _digest(asked)
 
 

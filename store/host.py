@@ -160,6 +160,19 @@ class HostStore:
         """Let new VMs come to a host again; one that has not reported yet goes on joining."""
         return await self._set_status(host, "ready", "host.uncordon", actor)
 
+    async def label(self, host: str, labels: Mapping[str, str], actor: Actor) -> StoredHost:
+        """Give a host these labels, and none besides; VMs that are there stay (H-P1)."""
+        known = await self.get(host)
+        async with transaction(self._pool) as connection:
+            before = await connection.fetchval("select labels from hosts where id = $1 for update", known.id)
+            if before != labels:
+                await connection.execute("update hosts set labels = $2 where id = $1", known.id, dict(labels))
+                told = {"before": {"labels": before}, "after": {"labels": dict(labels)}}
+                await write_audit(
+                    connection, actor, project="public", action="host.label", subject=f"host/{known.id}", **told
+                )
+        return await self.get(known.id)
+
     async def _set_status(self, host: str, status: str, action: str, actor: Actor) -> StoredHost:
         known = await self.get(host)
         async with transaction(self._pool) as connection:

@@ -21,16 +21,18 @@ from model.placement import (
     refuse_named,
 )
 from model.report import HostReport
-from model.specification import VmSpec
+from model.specification import NewVm, VmSpec
 from store.room import HELD, held_of
 
 if TYPE_CHECKING:
     from store.database import Connection
 
 _VIEW = f"""
-select h.id, h.name, h.status, h.worker_version, h.last_report_at, h.report, host_is_silent(h) as silent,
+select h.id, h.name, h.status, h.labels, h.worker_version, h.last_report_at, h.report, host_is_silent(h) as silent,
     f.min_worker_version, held.*, (select count(*) from vms n where n.host_id = h.id
-        and n.created_at > now() - interval '5 minutes' and n.id is distinct from $2) as placed_lately
+        and n.created_at > now() - interval '5 minutes' and n.id is distinct from $2) as placed_lately,
+    (select count(*) from vms g where g.host_id = h.id and not g.deleted
+        and g.project = $3 and g.anti_affinity_group = $4) as of_group
 from hosts h cross join fleet f cross join lateral ({HELD} and v.id is distinct from $2) held
 where case when $1::text is null then h.status <> 'forgotten' else h.id = $1 end order by h.name"""
 
@@ -43,11 +45,32 @@ class Placing:
     see_hosts: bool = True
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A new VM as placement sees it: what it asks of a host, and whose it is."""
+
+    wish: Wish
+    project: str | None = None
+
+    @staticmethod
+    def by(new: NewVm) -> Asked:
+        spec = new.spec
+        wish = Wish(
+            entitlement=entitlement_of(spec),
+            hypervisor=spec.hypervisor,
+            architecture=spec.image.architecture,
+            host_labels=new.host_labels,
+            group=new.anti_affinity_group,
+        )
+        return Asked(wish, new.project)
+
+
 async def view_hosts(
-    connection: Connection, host_id: str | None = None, *, without: str | None = None
+    connection: Connection, host_id: str | None = None, *, without: str | None = None, asked: Asked | None = None
 ) -> tuple[HostView, ...]:
     """Read hosts as placement sees them, in one statement; `without` is a VM that does not count."""
-    return tuple(to_view(record) for record in await connection.fetch(_VIEW, host_id, without))
+    group = (asked.project, asked.wish.group) if asked else (None, None)
+    return tuple(to_view(record) for record in await connection.fetch(_VIEW, host_id, without, *group))
 
 
 def to_view(record: asyncpg.Record) -> HostView:
@@ -58,12 +81,14 @@ def to_view(record: asyncpg.Record) -> HostView:
         id=record["id"],
         name=record["name"],
         status=record["status"],
+        labels=record["labels"],
         silent=record["silent"],
         heard_at=record["last_report_at"],
         version=record["worker_version"],
         floor=record["min_worker_version"],
         **held_of(record),
         placed_lately=record["placed_lately"],
+        of_group=record["of_group"],
         **told,
     )
 
@@ -71,21 +96,23 @@ def to_view(record: asyncpg.Record) -> HostView:
 _TOLD = ("hypervisors", "architecture", "caps", "capacity")
 
 
-async def reserve_host(connection: Connection, named: str | None, spec: VmSpec, placing: Placing) -> str:
+async def reserve_host(connection: Connection, new: NewVm, placing: Placing) -> str:
     """Return the host that a new VM goes to; its row stays locked until the VM's is there. Raise why there is none."""
-    wish = Wish(entitlement=entitlement_of(spec), hypervisor=spec.hypervisor, architecture=spec.image.architecture)
-    if named is not None:
-        for host in await view_hosts(connection, named):
-            refused = await _reserve(connection, host, wish, named=True)
+    asked = Asked.by(new)
+    if new.host_id is not None:
+        for host in await view_hosts(connection, new.host_id, asked=asked):
+            refused = await _reserve(connection, host, asked, named=True)
             if refused is not None:
                 raise refuse_named(*refused, see_hosts=placing.see_hosts)
             return host.id
-        raise Conflict(f"there is no host {named}; choose another one")
-    views = await view_hosts(connection)
-    for host in rank((view for view in views if find_reason(view, wish) is None), wish, placing.policy):
-        if await _reserve(connection, host, wish) is None:
-            return host.id
-    reasons = [(view, find_reason(view, wish)) for view in await view_hosts(connection)]
+        raise Conflict(f"there is no host {new.host_id}; choose another one")
+    for apart in (True, False) if asked.wish.group else (False,):
+        views = await view_hosts(connection, asked=asked)
+        fitting = (view for view in views if find_reason(view, asked.wish) is None)
+        for host in rank(fitting, asked.wish, placing.policy):
+            if await _reserve(connection, host, asked, apart=apart) is None:
+                return host.id
+    reasons = [(view, find_reason(view, asked.wish)) for view in await view_hosts(connection, asked=asked)]
     found = [(view, reason) for view, reason in reasons if reason is not None]
     if len(found) < len(reasons):
         raise Unavailable("a host had room again this moment; try again")
@@ -93,24 +120,27 @@ async def reserve_host(connection: Connection, named: str | None, spec: VmSpec, 
 
 
 async def _reserve(
-    connection: Connection, host: HostView, wish: Wish, *, named: bool = False
+    connection: Connection, host: HostView, asked: Asked, *, named: bool = False, apart: bool = False
 ) -> tuple[HostView, Reason] | None:
     """Lock a host and look again; return why it does not take the VM any more, with its lock let go.
 
-    Creates on a host without caps share its lock: there is nothing that they could take from each other.
+    Creates on a host without caps share its lock: there is nothing that they could take from each other but, where they
+    are kept `apart`, the place of the first of their group.
     """
-    capped = _has_caps(host)
-    mode = "for no key update" if capped else "for share"
+    alone = _has_caps(host) or apart
+    mode = "for no key update" if alone else "for share"
     savepoint = connection.transaction()  # rolled back, it releases the lock, so that nobody ever holds two
     await savepoint.start()
     await connection.execute(f"select 1 from hosts where id = $1 {mode}", host.id)
-    (now,) = await view_hosts(connection, host.id)
-    reason = find_reason(now, wish, named=named)
-    if reason is None and (capped or not _has_caps(now)):
+    (now,) = await view_hosts(connection, host.id, asked=asked)
+    reason = find_reason(now, asked.wish, named=named)
+    if reason is None and apart and now.of_group > host.of_group:
+        reason = Reason(filter="group", words=f"was given another VM of the group {asked.wish.group} this moment")
+    if reason is None and (alone or not _has_caps(now)):
         await savepoint.commit()
         return None
     await savepoint.rollback()
-    return (now, reason) if reason is not None else await _reserve(connection, now, wish, named=named)
+    return (now, reason) if reason is not None else await _reserve(connection, now, asked, named=named, apart=apart)
 
 
 def _has_caps(host: HostView) -> bool:

@@ -42,6 +42,8 @@ _SAME = (
     *("id", "project", "name", "host_id", "labels", "mac", "input_digest", "fingerprint", "deleted", "destroying"),
     *(
         "termination_protection",
+        "host_labels",
+        "anti_affinity_group",
         "held",
         "held_by",
         "held_since",
@@ -86,6 +88,8 @@ class StoredVm:
     host_last_report_at: datetime | None
     spec: VmSpec
     labels: dict[str, str]
+    host_labels: dict[str, str]
+    anti_affinity_group: str | None
     mac: str
     input_digest: str
     fingerprint: str

@@ -56,7 +56,7 @@ async def _create(connection: Connection, new: NewVm, actor: Actor, placing: Pla
     if there is None:
         await _check_gone(connection, new)
         await _check_name(connection, new)
-        host_id = await reserve_host(connection, new.host_id, new.spec, placing)
+        host_id = await reserve_host(connection, new, placing)
         record = await _insert(connection, new, host_id, draw)
         if record is not None:
             await _check_gone(connection, new)
@@ -75,8 +75,9 @@ async def _insert(connection: Connection, new: NewVm, host_id: str, draw: int) -
     try:
         return await connection.fetchrow(
             f"""insert into vms (id, project, name, host_id, spec, secrets, input_digest, fingerprint, power_state,
-                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels, termination_protection, expected_by)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, now() + {CREATE_TIME})
+                disk_gib, stop_timeout_seconds, on_guest_poweroff, mac, labels, termination_protection, host_labels,
+                anti_affinity_group, expected_by)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, now() + {CREATE_TIME})
             on conflict (id) do nothing returning *""",
             new.vm_id,
             new.project,
@@ -93,6 +94,8 @@ async def _insert(connection: Connection, new: NewVm, host_id: str, draw: int) -
             mac,
             new.labels,
             new.termination_protection,
+            new.host_labels,
+            new.anti_affinity_group,
         )
     except asyncpg.UniqueViolationError as error:
         if error.constraint_name == "vms_mac_key":

@@ -41,6 +41,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("GET", "/v1/hosts/{host}"): ("viewer", False, False),
     ("POST", "/v1/hosts/{host}/replace"): ("admin", False, False),
     ("POST", "/v1/hosts/{host}/revoke"): ("admin", False, False),
+    ("PATCH", "/v1/hosts/{host}"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/forget"): ("operator", False, False),

@@ -67,3 +67,22 @@ async def test_cordon_and_uncordon(world: World) -> None:
     assert (refused.status_code, "is cordoned" in refused.json()["detail"]) == (409, True)
     assert (await world.call("POST", "/v1/hosts/rack-1/uncordon")).json()["status"] == "ready"
     assert (await world.call("POST", "/v1/vms", json=vm_body(host="rack-1"))).status_code == 201
+
+
+async def test_a_vm_goes_to_a_host_that_is_labelled_as_it_asks(world: World) -> None:
+    """H-P1: an operator of the fleet labels hosts; who asks for a label that none has is told of each host."""
+    await add_capped(world, "rack-1")
+    await add_capped(world, "rack-2")
+    labels = {"labels": {"disk": "nvme"}}
+    for role, project, status in (("viewer", None, 403), ("operator", "p", 403), ("operator", None, 200)):
+        answer = await world.call("PATCH", "/v1/hosts/rack-2", json=labels, role=role, project=project)
+        assert answer.status_code == status
+    assert answer.json()["labels"] == labels["labels"]
+    made = await world.call("POST", "/v1/vms", json=vm_body(host_labels={"disk": "nvme"}, anti_affinity_group="db"))
+    vm = made.json()
+    assert (made.status_code, vm["host"]["name"], vm["anti_affinity_group"]) == (201, "rack-2", "db")
+    assert vm["host_labels"] == {"disk": "nvme"}
+    again = await world.call("PUT", f"/v1/vms/{vm['id']}", json=vm_body(name=vm["name"], anti_affinity_group="web"))
+    assert again.status_code == 409, "another group is another wish (L-N4)"
+    refused = (await world.call("POST", "/v1/vms", json=vm_body(host_labels={"disk": "tape"}))).json()["detail"]
+    assert refused.count("is not labelled disk=tape") == 2

@@ -57,6 +57,16 @@ def test_a_host_is_cordoned_by_name(fleet: Fleet, hostler: Runner) -> None:
         assert (found.code, found.err.strip()) == (0, f"host-1 is {status}")
 
 
+def test_a_host_is_labelled(fleet: Fleet, hostler: Runner) -> None:
+    """H-P1."""
+    shown = {"id": HOST_ID, "name": "host-1", "labels": {"disk": "nvme", "room": "2"}}
+    fleet.answers["PATCH", "/v1/hosts/host-1"] = (200, shown)
+    found = hostler("host", "label", "host-1", "room=2", "disk=nvme")
+    assert (found.code, found.err.strip()) == (0, "host-1 is labelled disk=nvme, room=2")
+    assert fleet.asked[-1].body == {"labels": shown["labels"]}
+    assert hostler("host", "label", "host-1", "room").code == 2
+
+
 def test_a_host_is_given_up_only_by_its_name_typed_again(fleet: Fleet, hostler: Runner) -> None:
     """L-R10: without it the command shows what would be released, and asks nothing of the API but to look."""
     shown = {"id": HOST_ID, "name": "host-1", "status": "ready", "last_report_at": None}

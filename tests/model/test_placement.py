@@ -119,6 +119,23 @@ def test_ranking() -> None:
     assert ranked([view("z"), view("y")]) == ["y", "z"]
 
 
+def test_a_group_is_kept_apart_whatever_the_strategy() -> None:
+    """H-P1, H-P8: the fewest of its group first; a group refuses nothing."""
+    beside, alone = view("a", caps=CAPS, of_group=1), view("b", caps=CAPS, live=mem(2048), placed_lately=9)
+    for strategy in ("balanced", "spread", "pack"):
+        assert ranked([beside, alone], strategy) == ["b", "a"]
+    assert find_reason(beside, WISH) is None
+
+
+def test_a_host_without_the_labels_is_named_with_those_it_lacks() -> None:
+    """H-P1, H-P5."""
+    wish = WISH.model_copy(update={"host_labels": {"disk": "nvme", "room": "2"}})
+    assert refusal(view(labels={"disk": "nvme", "room": "1"}), wish) == (
+        "the host h1 (id-h1) is not labelled room=2; choose another one"
+    )
+    assert find_reason(view(labels={"disk": "nvme", "room": "2", "more": ""}), wish) is None
+
+
 @pytest.mark.parametrize(
     ("overcommit", "total_mib", "fits"),
     [(0.5, 6144, True), (0.5, 6143, False), (1, 3072, True), (1, 3071, False), (1.5, 2048, True), (4, 767, False)],

@@ -145,6 +145,29 @@ async def test_a_host_is_chosen_among_those_that_take_it(pool: Pool) -> None:
     assert await pool.fetchval("select host_id from vms where id = $1", packed.vm_id) == full
 
 
+@pytest.mark.parametrize("caps", [{}, {"max_memory_mib": 4096}])
+async def test_case_g6_a_group_in_parallel_is_spread_over_the_hosts(
+    pool: Pool, database_url: str, caps: dict[str, int]
+) -> None:
+    """H-P1, case G6: one on each host, as long as there is one without; one more is not refused."""
+    for name in ("a", "b", "c"):
+        await add_capped(pool, name, **caps)
+    wide = await open_pool(database_url, largest=3)
+
+    async def create(**changes: Any) -> str:
+        new = named_vm(None, anti_affinity_group="web", **changes)
+        return (await create_vm(wide, new, ACTOR, Placing(Policy(strategy="pack")))).vm_id
+
+    try:
+        await create(project="other")
+        apart = await asyncio.gather(*(create() for _ in range(3)))
+        placed = await pool.fetch("select host_id from vms where id = any($1)", apart)
+        assert len({record["host_id"] for record in placed}) == 3
+        await create()
+    finally:
+        await wide.close()
+
+
 async def test_an_increase_passes_the_hosts_caps_again(pool: Pool) -> None:
     """L-V8, H-P2: its own part does not count; a decrease is never judged; a project reads its wish alone (S-32)."""
     host_id = await add_capped(pool, "h1", max_memory_mib=2048, max_disk_gib=4)
