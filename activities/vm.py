@@ -43,6 +43,16 @@ class VmActivities:
         return await self._host.run(order, self._host.write_seed)
 
     @activity.defn
+    async def ensure_volume(self, order: HostOrder) -> View:
+        """Have the order's volume on the host, whole, and in the guest where it runs (H-V2)."""
+        return await self._host.run(order, self._host.ensure_volume)
+
+    @activity.defn
+    async def ensure_volume_detached(self, order: HostOrder) -> View:
+        """Take the order's volume out of the guest, and free it for other VMs of the host."""
+        return await self._host.run(order, self._host.detach_volume)
+
+    @activity.defn
     async def ensure_booted(self, order: HostOrder) -> View:
         """Let one process run for the VM, once a boot slot is free."""
         return await self._host.run(order, self._host.boot, report_progress)

@@ -7,12 +7,28 @@ from collections.abc import Sequence
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from api import docs, health, host, host_side, image, joining, openapi, operation, problems, ssh_ca, vm, vm_verbs
+from api import (
+    docs,
+    health,
+    host,
+    host_side,
+    image,
+    joining,
+    openapi,
+    operation,
+    problems,
+    ssh_ca,
+    vm,
+    vm_verbs,
+    volume,
+)
 from api.guard import Guard
 from api.parts import Parts
 from model.versions import VERSION
 
-ROUTERS = tuple(each.router for each in (vm, vm_verbs, host, image, operation, ssh_ca, joining, host_side, health))
+ROUTERS = tuple(
+    each.router for each in (vm, vm_verbs, volume, host, image, operation, ssh_ca, joining, host_side, health)
+)
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 

@@ -14,6 +14,7 @@ from model.errors import Invalid
 from model.ids import Digest, HostId, Name
 from model.ssh import parse_ssh_key
 from model.vm import LONGEST_STOP_SECONDS, DiskFormat, Firmware, GuestPoweroff, PowerState
+from model.volume import MOST_VOLUMES
 
 USER_DATA_LIMIT = 64 << 10
 METADATA_LIMIT = 48 << 10
@@ -92,6 +93,12 @@ def _check_key(value: str) -> str:
         raise ValueError(error.detail) from None
 
 
+def _check_once(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) < len(value):
+        raise ValueError("a volume is named twice; name each once")
+    return value
+
+
 def _image_kind(value: object) -> str:
     return "name" if isinstance(value, str) else "file"
 
@@ -113,6 +120,11 @@ MemoryMib = Annotated[int, Strict(), Field(ge=64, le=4 << 20)]
 StopTimeout = Annotated[int, Strict(), Field(ge=1, le=LONGEST_STOP_SECONDS)]
 BootPriority = Annotated[int, Strict(), Field(ge=-100, le=100)]
 DiskGib = Annotated[int, Strict(), Field(ge=1, le=64 << 10)]
+VolumeList = Annotated[
+    tuple[Name, ...],
+    Field(max_length=MOST_VOLUMES, description="Names or ids of volumes, in the order in which the guest gets them"),
+    AfterValidator(_check_once),
+]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]
 
 
@@ -175,6 +187,7 @@ class NewVmBody(Body):
     stop_timeout_seconds: StopTimeout = 90
     boot_priority: BootPriority = 0
     termination_protection: Annotated[bool, Strict()] = False
+    volumes: VolumeList = ()
     labels: Labels = {}
     metadata: Metadata = {}
     host_labels: Annotated[Labels, Field(description="What its host must be labelled with")] = {}
@@ -195,6 +208,7 @@ class ChangeVmBody(Body):
     on_guest_poweroff: GuestPoweroff = Field(default=None)  # type: ignore[assignment]
     stop_timeout_seconds: StopTimeout = Field(default=None)  # type: ignore[assignment]
     boot_priority: BootPriority = Field(default=None)  # type: ignore[assignment]
+    volumes: VolumeList = Field(default=None)  # type: ignore[assignment]
     labels: Labels = Field(default=None)  # type: ignore[assignment]
     termination_protection: Annotated[bool, Strict()] = Field(default=None)  # type: ignore[assignment]
 
@@ -229,6 +243,20 @@ class ForgetBody(Body):
     """The name of the host that is given up, so that no other one is by mistake."""
 
     name: Name
+
+
+class NewVolumeBody(Body):
+    """A volume as it is wanted. Without a host it goes to that of the first VM that has it."""
+
+    name: Name
+    size_gib: DiskGib
+    host: HostId | None = None
+
+
+class GrowVolumeBody(Body):
+    """How large a volume is to be; it never shrinks."""
+
+    size_gib: DiskGib
 
 
 class ReplaceHostBody(Body):

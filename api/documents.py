@@ -103,6 +103,13 @@ class HostName(Shown):
     name: str
 
 
+class VmName(Shown):
+    """Which VM has a volume."""
+
+    id: str
+    name: str
+
+
 class CertificateDocument(Shown):
     """A VM's newest host certificate; null while it waits for its first one."""
 
@@ -134,6 +141,35 @@ class QuarantineDocument(Shown):
     destroy_at: datetime
 
 
+class VmVolume(Shown):
+    """A volume of a VM. `serial` is what the guest tells its disk by: `/dev/disk/by-id/virtio-<serial>` in Linux."""
+
+    id: str
+    name: str
+    size_gib: int
+    serial: str
+
+
+class VolumeDocument(Shown):
+    """A volume. `made_bytes` is how large its host says that it is: null while it was not made, and less than
+    `size_gib` until a VM that has it has been given the rest. A deleted one can be undeleted until `destroy_at`.
+    """
+
+    id: str
+    project: str
+    name: str
+    size_gib: int
+    made_bytes: int | None
+    serial: str
+    host: HostName | None
+    vm: VmName | None
+    deleted: bool
+    destroy_at: datetime | None
+    destroying: bool
+    created_at: datetime
+    updated_at: datetime
+
+
 class VmDocument(Shown):
     """A VM's row. What nobody can tell is null; `last_known` says what was seen last.
 
@@ -160,6 +196,7 @@ class VmDocument(Shown):
     cpu_millicores: int
     memory_mib: int
     disk_gib: int | None
+    volumes: list[VmVolume]
     ssh_authorized_keys: list[str]
     ssh_user_cas: list[str]
     user_data: UserData | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Protocol
 
 from pydantic import SecretStr
@@ -53,10 +54,11 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         boot_priority=body.boot_priority,
         host_certificate=body.host_certificate,
         ssh_user_cas=body.ssh_user_cas,
+        volumes=await find_volumes(parts, project, body.volumes),
     )
     secret = base64.b64encode(user_data).decode() if user_data is not None else None
     secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)
-    requested_host = await _find_host(parts, body.host) if body.host is not None else None
+    requested_host = await find_host(parts, body.host) if body.host is not None else None
     return NewVm(
         vm_id=vm_id,
         project=project,
@@ -71,6 +73,20 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         spec=spec,
         secrets=seal_vm(parts.keys, vm_id, secrets),
     )
+
+
+async def find_volumes(parts: Parts, project: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of volumes that a VM of the project is to have, by their ids or names."""
+    found: list[str] = []
+    for place, each in enumerate(wanted):
+        try:
+            volume_id = (await parts.volumes.get(project, each)).id
+        except NotFound as error:
+            raise Invalid(f"volumes: {error.detail}", errors=(FieldError(f"/volumes/{place}", error.detail),)) from None
+        if volume_id in found:
+            raise _invalid("volumes", f"the volume {each} is named twice, once by its id; name each once")
+        found.append(volume_id)
+    return tuple(found)
 
 
 async def rebuild_image(parts: Parts, caller: Caller, vm: StoredVm, given: str | ImageBody) -> NewImage:
@@ -122,7 +138,7 @@ def open_vm(keys: MasterKeys, vm_id: str, sealed: bytes) -> Secrets:
     return Secrets.from_bytes(keys.open_at_rest(sealed, _VMS + vm_id))
 
 
-async def _find_host(parts: Parts, wanted: str) -> str:
+async def find_host(parts: Parts, wanted: str) -> str:
     """Return the id of a host by its id or name; whether it takes the VM is judged when the row is made (H-P6)."""
     try:
         return (await parts.hosts.get(wanted)).id

@@ -18,6 +18,7 @@ from api.progress import Progress
 from model.errors import Unavailable
 from model.passes import PassType
 from model.placement import Policy
+from model.volume import VOLUME_GRACE
 from runtime.keys import MasterKeys
 from runtime.settings import DEFAULT_TEMPORAL_ADDRESS, DEFAULT_URL
 from runtime.ssh_ca import SshCa
@@ -31,6 +32,7 @@ from store.token import TokenStore
 from store.vm import VmStore
 from store.vm_change import VmChanges
 from store.vm_rebuild import VmRebuilds
+from store.volume import VolumeStore
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -57,6 +59,7 @@ class Parts:
     namespace: str = "default"
     domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)
+    volume_grace: timedelta = VOLUME_GRACE
     placement: Policy = field(default_factory=Policy)
     errands: Errands = field(default_factory=Errands)
     progress: Progress = field(default_factory=Progress)
@@ -69,6 +72,7 @@ class Parts:
         self.hosts = HostStore(self.pool)
         self.enrolments = Enrolments(self.pool)
         self.images = ImageStore(self.pool)
+        self.volumes = VolumeStore(self.pool)
         self.operations = OperationStore(self.pool)
         self.tokens = TokenStore(self.pool)
         self.certificates = Certificates(CertificateStore(self.pool), self.authority, self.domain)

@@ -21,6 +21,9 @@ from api.documents import (
     QuarantineDocument,
     UserData,
     VmDocument,
+    VmName,
+    VmVolume,
+    VolumeDocument,
     WhyDocument,
 )
 from api.why import error_for, why
@@ -29,10 +32,12 @@ from model.report import Capacity
 from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
 from model.specification import FileSpec
 from model.text import clean_text
+from model.volume import volume_serial
 from store.host import StoredHost
 from store.image import StoredImage
 from store.operation import Operation
 from store.vm import StoredVm
+from store.volume import StoredVolume
 
 _AS_STORED = (
     *("id", "project", "name", "phase", "power_state", "desired_power_state", "mac", "labels"),
@@ -74,6 +79,7 @@ def vm_view(
             else None
         ),
         image=spec.image.reference or spec.image.rootfs.url,
+        volumes=[VmVolume(**each, serial=volume_serial(each["id"])) for each in vm.volumes],
         user_data=UserData(bytes=spec.user_data_bytes, digest=spec.user_data_digest) if spec.user_data_digest else None,
         host=HostName(id=vm.host_id, name=vm.host_name) if project is None else None,
         last_seen_at=vm.observed_at,
@@ -164,6 +170,16 @@ def image_view(image: StoredImage, *, project: str | None) -> ImageDocument:
         initrd=file(spec.initrd) if spec.initrd else None,
         created_at=image.created_at,
     )
+
+
+def volume_view(volume: StoredVolume, *, project: str | None) -> VolumeDocument:
+    """Show a volume; a project sees no host (S-32)."""
+    plain: dict[str, Any] = {
+        name: getattr(volume, name) for name in VolumeDocument.model_fields if name not in ("host", "vm")
+    }
+    host = HostName(id=volume.host_id, name=volume.host_name or "") if volume.host_id and project is None else None
+    vm = VmName(id=volume.vm_id, name=volume.vm_name or "") if volume.vm_id else None
+    return VolumeDocument(**plain, host=host, vm=vm)
 
 
 def _text(value: str | None) -> str | None:

@@ -12,7 +12,7 @@ from api.bodies import ChangeVmBody, NewVmBody, Reference, check_label_pair
 from api.cursor import After, Limit, page
 from api.documents import OneVmDocument, Page, VmDocument
 from api.gate import Caller, Operator, PartsOf, Viewer
-from api.making import new_vm
+from api.making import find_volumes, new_vm
 from api.parts import Parts
 from api.releases import refuse_under_older
 from api.route import GatedRoute
@@ -134,7 +134,12 @@ async def change(
 
     Keys and metadata go into the guest's seed at once, and it reads them when it boots next.
     """
-    wanted = VmChange.model_validate(body.model_dump(exclude_unset=True))
+    given = body.model_dump(exclude_unset=True)
+    if "volumes" in given:
+        await refuse_under_older(parts, "a volume", vm_id)
+        vm = await parts.vms.get(caller.project, vm_id)
+        given["volumes"] = await find_volumes(parts, vm.project, body.volumes)
+    wanted = VmChange.model_validate(given)
     accepted = await parts.changes.change(caller.project, vm_id, wanted, caller.actor, generation=generation)
     return await accepted_view(parts, caller, accepted, response, wait)
 
@@ -177,6 +182,8 @@ async def _create(
     wait: timedelta | None,
     there: StoredVm | None,
 ) -> VmDocument:
+    if body.volumes:
+        await refuse_under_older(parts, "a volume")
     if body.host_certificate:
         await refuse_under_older(parts, "a host certificate")
     new = await new_vm(parts, caller, body, vm_id, there)

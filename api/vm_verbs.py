@@ -19,7 +19,7 @@ from api.views import operation_view
 from api.vm import Generation
 from api.waiting import Wait
 from model.errors import Unavailable
-from model.ids import VmId
+from model.ids import Name, VmId
 
 router = APIRouter(prefix="/v1/vms", tags=["vms"], route_class=GatedRoute)
 CONSOLE_LIMIT = 256 << 10
@@ -31,6 +31,38 @@ async def restart(
 ) -> VmDocument:
     """Stop and start the guest once."""
     accepted = await parts.changes.restart(caller.project, vm_id, caller.actor, generation=generation)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.put("/{vm_id}/volumes/{volume}", status_code=202)
+async def attach(
+    vm_id: VmId,
+    volume: Name,
+    caller: Operator,
+    parts: PartsOf,
+    response: Response,
+    generation: Generation,
+    wait: Wait = None,
+) -> VmDocument:
+    """Attach a volume, by its id or name: the guest has it at once where it runs, else when it boots (H-V1)."""
+    await refuse_under_older(parts, "a volume", vm_id)
+    accepted = await parts.changes.attach(caller.project, vm_id, volume, caller.actor, generation=generation)
+    return await accepted_view(parts, caller, accepted, response, wait)
+
+
+@router.delete("/{vm_id}/volumes/{volume}", status_code=202)
+async def detach(
+    vm_id: VmId,
+    volume: Name,
+    caller: Operator,
+    parts: PartsOf,
+    response: Response,
+    generation: Generation,
+    wait: Wait = None,
+) -> VmDocument:
+    """Detach a volume; a guest that runs must let it go. Its data stays, for whichever VM has it next."""
+    await refuse_under_older(parts, "a volume", vm_id)
+    accepted = await parts.changes.detach(caller.project, vm_id, volume, caller.actor, generation=generation)
     return await accepted_view(parts, caller, accepted, response, wait)
 
 

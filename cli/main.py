@@ -35,6 +35,8 @@ _VM_COMMANDS = (
     ("retry", "cli.vm_change:retry", "Try again, at once, what failed."),
     ("rebuild", "cli.vm_change:rebuild", "Make a VM's root disk anew, or undo that."),
     ("resize", "cli.vm_change:resize", "Change a VM's processors, memory or disk."),
+    ("attach", "cli.vm_change:attach", "Attach a volume to a VM."),
+    ("detach", "cli.vm_change:detach", "Detach a volume from a VM; its data stays."),
     ("protect", "cli.vm_change:protect", "Refuse to delete or rebuild a VM."),
     ("unprotect", "cli.vm_change:unprotect", "Let a VM be deleted and rebuilt again."),
     ("rm", "cli.vm_change:rm", "Delete a VM; it can be undeleted for a while."),
@@ -59,6 +61,14 @@ _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),
     ("ls", "cli.image:ls", "List images."),
 )
+_VOLUME_COMMANDS = (
+    ("create", "cli.volume:create", "Make a volume."),
+    ("ls", "cli.volume:ls", "List volumes."),
+    ("show", "cli.volume:show", "Show a volume."),
+    ("resize", "cli.volume:resize", "Make a volume larger."),
+    ("rm", "cli.volume:rm", "Delete a volume; it can be undeleted for a while."),
+    ("undelete", "cli.volume:undelete", "Bring a deleted volume back."),
+)
 _SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (
     ("control", "cli.processes:control", "Become a control worker."),
@@ -68,6 +78,7 @@ _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
     ("host", "Add hosts, look at them, cordon them.", _HOST_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
+    ("volume", "Make, grow and delete disks that outlive their VMs.", _VOLUME_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),
 )

@@ -37,9 +37,9 @@ def read_memory_mib(text: str) -> int:
     return _read_size(text, _MIB, "--memory: must be MiB, or a number with M or G, such as 512 or 2G")
 
 
-def read_disk_gib(text: str) -> int:
+def read_disk_gib(text: str, option: str = "--disk") -> int:
     """Read a disk's size in GiB: `10`, `10G`, `1T`; units are of 1024. Errors: Usage."""
-    return _read_size(text, _GIB, "--disk: must be GiB, or a number with G or T, such as 10 or 20G")
+    return _read_size(text, _GIB, f"{option}: must be GiB, or a number with G or T, such as 10 or 20G")
 
 
 def read_millicores(text: str) -> int:

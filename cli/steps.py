@@ -16,6 +16,7 @@ CREATE = (
     StepKind.BOOT,
     StepKind.COMPLETE,
 )
+CREATE_WITH_VOLUMES = (*CREATE[:4], StepKind.ENSURE_VOLUME, *CREATE[4:])
 REBUILD = (
     StepKind.STOP,
     StepKind.SET_ASIDE,

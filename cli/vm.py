@@ -129,6 +129,7 @@ def facts(vm: Document) -> list[tuple[str, object]]:
         "last_known",
         "why",
         "at_next_boot",
+        "volumes",
     }
     told: list[tuple[str, object]] = [
         (key, _shown(key, value)) for key, value in vm.items() if key not in hidden and value not in (None, {}, [])
@@ -141,9 +142,12 @@ def facts(vm: Document) -> list[tuple[str, object]]:
         ("quarantine", f"{quarantine.get('kind')}, destroyed {moment(quarantine.get('destroy_at'))}"),
         ("last_known", f"{known.get('phase')}, {known.get('power_state')}, {moment(known.get('seen_at'))}"),
     ]
+    volumes = documents(vm, "volumes")
+    more.append(("volumes", ", ".join(f"{each.get('name')} ({each.get('size_gib')} GiB)" for each in volumes)))
     more.append(("why", inner(vm, "why").get("sentence")))
     wanted = {
         "why": True,
+        "volumes": True,
         "addresses": True,
         "host": True,
         "quarantine": quarantine,

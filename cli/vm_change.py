@@ -22,7 +22,7 @@ from cli.options import (
 from cli.output import console, print_json
 from cli.steps import REBUILD
 from cli.vm import print_outcome
-from cli.vm_create import read_image
+from cli.vm_create import read_image, segment
 from model.step import StepKind
 
 Name = Annotated[str, Parameter(help="Name or id.")]
@@ -101,6 +101,28 @@ def resize(
     if not body:
         raise Usage("give at least one of --cpus, --memory and --disk")
     change("PATCH", name, "", body, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def attach(
+    name: Name, volume: str, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Attach a volume: the guest has it at once where it runs, else when it boots.
+
+    :param volume: The volume's name or id.
+    """
+    path = f"/volumes/{segment(volume, 'volume')}"
+    change("PUT", name, path, None, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def detach(
+    name: Name, volume: str, /, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False
+) -> None:
+    """Detach a volume; a guest that runs must let it go, so unmount it there first. Its data stays.
+
+    :param volume: The volume's name or id.
+    """
+    path = f"/volumes/{segment(volume, 'volume')}"
+    change("DELETE", name, path, None, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
 def rebuild(

@@ -30,6 +30,7 @@ _FILE_LIMIT_BYTES = 1 << 20
 _KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 Files = Annotated[tuple[Path, ...], Parameter(name="--ssh-key")]
 Labels = Annotated[tuple[str, ...], Parameter(name="--label")]
+Volumes = Annotated[tuple[str, ...], Parameter(name="--volume")]
 Entries = Annotated[tuple[str, ...], Parameter(name="--metadata")]
 
 
@@ -49,6 +50,7 @@ def create(
     ssh_user_ca: Annotated[tuple[Path, ...], Parameter(name="--ssh-user-ca")] = (),
     host_certificate: bool = False,
     user_data: Path | None = None,
+    volume: Volumes = (),
     label: Labels = (),
     metadata: Entries = (),
     host_label: Annotated[tuple[str, ...], Parameter(name="--host-label")] = (),
@@ -79,6 +81,7 @@ def create(
     :param ssh_user_ca: A file of user CAs' public keys: whoever has a certificate by one may log in.
     :param host_certificate: Have the VM show a host certificate to SSH clients; it is made once there is one.
     :param user_data: A file for the guest's first boot; '-' reads standard input.
+    :param volume: A volume that it is to have, by name or id; may be given several times.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
     :param host_label: Only a host with this label, as key=value; may be given several times.
@@ -103,6 +106,7 @@ def create(
         "ssh_user_cas": [key for file in ssh_user_ca for key in read_keys(file, "--ssh-user-ca")],
         "host_certificate": host_certificate or None,
         "user_data": read_text(user_data, "--user-data") if user_data is not None else None,
+        "volumes": [segment(each, "--volume") for each in volume],
         "labels": read_pairs(label, "--label"),
         "metadata": read_pairs(metadata, "--metadata"),
         "host_labels": read_pairs(host_label, "--host-label"),
@@ -139,10 +143,19 @@ def follow_create(api: Api, vm: Document, *, timeout: object = None, silent: boo
     """Follow a create with a bar of its steps."""
     from datetime import timedelta
 
-    from cli.steps import CREATE
+    from cli.steps import CREATE, CREATE_WITH_VOLUMES
 
     limit = timeout if isinstance(timeout, timedelta) else None
-    return follow(api, vm, Watch(str(vm.get("name")), steps=CREATE, timeout=limit, silent=silent))
+    return follow(
+        api,
+        vm,
+        Watch(
+            str(vm.get("name")),
+            steps=CREATE_WITH_VOLUMES if vm.get("volumes") else CREATE,
+            timeout=limit,
+            silent=silent,
+        ),
+    )
 
 
 def tell(vm: Document) -> None:

@@ -45,8 +45,9 @@ FENCE = Kind("fence", "fences/*.json")
 CREDENTIALS = Kind("credentials", "credentials.json", numbered=False)
 DHCP = Kind("dhcp", "dnsmasq/process.json", numbered=False)
 DOWNLOAD = Kind("download", "images/*.part.json")
+VOLUME = Kind("volume", "volumes/*/volume.json")
 
-KINDS = (CONFIG, STATUS, HOST, FENCE, CREDENTIALS, DHCP, DOWNLOAD)
+KINDS = (CONFIG, STATUS, HOST, FENCE, CREDENTIALS, DHCP, DOWNLOAD, VOLUME)
 """Every file of Hostler's own that a host keeps; disks, seeds, images and leases have formats of others."""
 
 

@@ -55,7 +55,8 @@ class Controls(Frozen):
     long after a boot, with `said` as the last words; exit_boots: only to so many boots (None: to all). answers: false
     is a monitor that says nothing. answer_seconds: how long each call takes. lost: calls whose effect happens while
     the answer is an error (`raise`) or never comes (`hang`), by the call's name. pause_stays: what paused the guest is
-    not over, so that it pauses again when resumed; with `no-space` a look tells that, too. held: addresses that are in
+    not over, so that it pauses again when resumed; with `no-space` a look tells that, too. keeps_volumes: it lets none
+    go. held: addresses that are in
     use though no VM has them.
     """
 
@@ -72,6 +73,7 @@ class Controls(Frozen):
     survives_kill: bool = False
     pause_stays: bool = False
     refuses_taps: bool = False
+    keeps_volumes: bool = False
     held: tuple[IPv4Address, ...] = ()
 
 
@@ -85,10 +87,14 @@ class Tap(Frozen):
     address: IPv4Address
 
 
+Happening = Literal["boot", "refuse", "happen", "pause", "resume", "press", "kill"]
+Changing = Literal["grow", "disk", "tap", "remove_tap", "attach", "detach"]
+
+
 class Effect(Frozen):
     """One line of the journal. at: seconds since 1970. worker: the pid of who caused it."""
 
-    effect: Literal["boot", "refuse", "happen", "pause", "resume", "press", "kill", "grow", "disk", "tap", "remove_tap"]
+    effect: Happening | Changing
     vm_id: str
     boot_id: str
     at: float
@@ -99,6 +105,8 @@ class Effect(Frozen):
     due: float | None = None
     tap: Tap | None = None
     size_bytes: int | None = None
+    volumes: tuple[str, ...] = ()
+    """Serial numbers: those of a boot, or the one that comes or goes."""
 
 
 @dataclass
@@ -112,6 +120,7 @@ class SimulatedProcess:
     what: What = "crash"
     said: str = ""
     is_gone: bool = False
+    volumes: set[str] = field(default_factory=set[str])
 
     def settle(self, now: float) -> None:
         """Let happen what is due."""
@@ -325,7 +334,7 @@ def _take(state: _State, effect: Effect) -> None:
         state.boots[vm_id] += 1
         what = effect.what or "crash"
         state.processes[effect.process.pid] = SimulatedProcess(
-            vm_id, effect.process, due=effect.due, what=what, said=effect.said
+            vm_id, effect.process, due=effect.due, what=what, said=effect.said, volumes=set(effect.volumes)
         )
     elif effect.effect == "refuse":
         state.refused[vm_id] += 1
@@ -349,5 +358,9 @@ def _move(state: _State, effect: Effect) -> None:
         found.status = "paused"
     elif effect.effect == "resume" and found.status != "shutdown":
         found.status = "running"
+    elif effect.effect == "attach":
+        found.volumes |= set(effect.volumes)
+    elif effect.effect == "detach":
+        found.volumes -= set(effect.volumes)
     elif effect.effect in ("happen", "press") and effect.what is not None:
         found.happen(effect.what, effect.said)

@@ -13,8 +13,8 @@ SIZES = frozenset({"cpu_millicores", "memory_mib"})
 """What a guest is started with: changing it needs one that is stopped (L-V8)."""
 _AT_NEXT_BOOT = frozenset({"ssh_authorized_keys", "metadata"})
 # What a create is given: a change of it takes a resting VM up again (L-C4).
-_GIVEN = frozenset({"disk_gib", *SIZES, *_AT_NEXT_BOOT})
-_RAISES_SPEC = frozenset({"disk_gib", *SIZES})
+_GIVEN = frozenset({"disk_gib", "volumes", *SIZES, *_AT_NEXT_BOOT})
+_RAISES_SPEC = frozenset({"disk_gib", "volumes", *SIZES})
 
 
 class Wish(Frozen):
@@ -42,6 +42,7 @@ class VmChange(Frozen):
     on_guest_poweroff: GuestPoweroff | None = None
     stop_timeout_seconds: int | None = None
     boot_priority: int | None = None
+    volumes: tuple[str, ...] | None = None
     labels: dict[str, str] | None = None
     termination_protection: bool | None = None
 

@@ -8,6 +8,7 @@ from model.base import Lenient
 from model.fence import Fence
 from model.process import ProcessRecord
 from model.vm import DiskName, LastExit, PowerState
+from model.volume import AttachedVolume, WantedVolume
 
 
 class CreateProgress(Lenient):
@@ -59,7 +60,8 @@ class Record(Lenient):
     a restart replaces (L-V7), `restart_of_generation` the restart that was wanted then (None: a record
     from before this was kept). `applied_…` are the last applied generations, `epoch` the fleet's when they were written
     (L-N5). `refused`: the guest keeps what it has (L-V8). `disk` is the one in use, `kept` the one that a rebuild put
-    aside. `create` on a record with a boot id is a rebuild that is not whole yet.
+    aside. `create` on a record with a boot id is a rebuild that is not whole yet. `volumes`: those of the VM, which its
+    next boot attaches in this order; one of 0 bytes is yet to be made sure of (H-V2).
     """
 
     input_digest: str
@@ -79,6 +81,7 @@ class Record(Lenient):
     disk_bytes: int | None = None
     seed_digest: str | None = None
     refused: Refusal | None = None
+    volumes: tuple[AttachedVolume, ...] = ()
     destroyed: tuple[str, ...] = ()
 
 
@@ -136,7 +139,8 @@ class HostOrder(Lenient):
 
     `kept_by`: what a rebuild puts aside is called by this generation. `undo_of`: bring back what that one put aside.
     `setbacks`: the number of the guest's last setback that the pass knows, so that no boot passes over one that was not
-    counted yet; None: it does not count them.
+    counted yet; None: it does not count them. `volumes` are those that the VM is to have, `volume_id` is the one that
+    the step is about.
     """
 
     vm_id: str
@@ -153,4 +157,6 @@ class HostOrder(Lenient):
     disk_gib: int | None
     stop_timeout_seconds: int
     setbacks: int | None = None
+    volumes: tuple[WantedVolume, ...] = ()
+    volume_id: str | None = None
     project: str = "default"

@@ -7,6 +7,7 @@ from datetime import datetime
 from model.base import Lenient
 from model.capacity import Caps, Entitlement
 from model.record import Observed
+from model.volume import VolumeReport
 
 
 class HypervisorReport(Lenient):
@@ -50,7 +51,8 @@ class HostReport(Lenient):
     """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`.
 
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
-    of it (H-S8).
+    of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was
+    told to remove and of which a search found nothing; that a report does not name a volume confirms nothing (H-V3).
     """
 
     number: int
@@ -67,6 +69,8 @@ class HostReport(Lenient):
     architecture: str | None = None
     hypervisors: tuple[HypervisorReport, ...] = ()
     vms: tuple[VmReport, ...] = ()
+    volumes: tuple[VolumeReport, ...] | None = None
+    volumes_gone: tuple[str, ...] = ()
     unmanaged: int = 0
     emulated: bool = False
 
@@ -76,7 +80,8 @@ class ReportAnswer(Lenient):
 
     `host_name` is what people call the host: its refusals name it. `forgotten_pass`: the fleet has given the host up;
     whatever it still runs is to be stopped and quarantined, under this pass (L-R10). `renew_credential`: it ends within
-    30 days (S-40).
+    30 days (S-40). `remove_volumes`: deleted ones whose grace is over, told again until the host has confirmed that
+    they are gone (H-V3).
     """
 
     acknowledged: int
@@ -86,3 +91,4 @@ class ReportAnswer(Lenient):
     host_name: str | None = None
     forgotten_pass: int | None = None
     renew_credential: bool = False
+    remove_volumes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from datetime import datetime
 from model.base import Lenient
 from model.record import Setback
 from model.vm import LONGEST_STOP_SECONDS, GuestPoweroff, Phase, PowerState, Quarantine
+from model.volume import WantedVolume
 
 
 class Desired(Lenient):
@@ -34,6 +35,7 @@ class Desired(Lenient):
     poweroff_taken: Setback | None = None
     host_certificate: bool = False
     certificate_serial: int | None = None
+    volumes: tuple[WantedVolume, ...] = ()
 
 
 class Status(Lenient):

@@ -17,7 +17,7 @@ from model.vm import DiskFormat, Firmware, GuestPoweroff, Image, ImageFile, Powe
 FileRole = Literal["rootfs", "kernel", "initrd"]
 FILE_ROLES: tuple[FileRole, ...] = ("rootfs", "kernel", "initrd")
 # Fields that rows did not always have: left out of digests while unset, so that those of older rows stay the same.
-_LATER_FIELDS = ("host_certificate", "ssh_user_cas")
+_LATER_FIELDS = ("host_certificate", "ssh_user_cas", "volumes")
 
 
 class FileSpec(Lenient):
@@ -47,7 +47,10 @@ class ImageSpec(Lenient):
 
 
 class VmSpec(Lenient):
-    """The specification without secrets. Of user-data it knows the size in bytes and a keyed digest."""
+    """The specification without secrets. Of user-data it knows the size in bytes and a keyed digest.
+
+    `volumes` are ids, in the order in which the guest gets them (L-C11).
+    """
 
     image: ImageSpec
     cpu_millicores: int
@@ -64,6 +67,7 @@ class VmSpec(Lenient):
     sleep_after_idle_seconds: int = 0
     host_certificate: bool = False
     ssh_user_cas: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
 
 
 class Secrets(Frozen):
@@ -129,8 +133,12 @@ def fingerprint(new: NewVm) -> str:
 
 
 def input_digest(*, vm_id: str, project: str, name: str, mac: str, spec: VmSpec) -> str:
-    """Compute what the row and the sealed steps call a VM's input by; a refreshed URL does not change it."""
-    return _digest({"vm_id": vm_id, "project": project, "name": name, "mac": mac, "spec": _without_urls(spec)})
+    """Compute what the row and the sealed steps call a VM's input by; a refreshed URL does not change it.
+
+    Nor does a volume: it is no part of the input, since it comes and goes while the guest runs.
+    """
+    plain = _without_urls(spec.model_copy(update={"volumes": ()}))
+    return _digest({"vm_id": vm_id, "project": project, "name": name, "mac": mac, "spec": plain})
 
 
 def vm_input(

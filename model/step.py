@@ -32,6 +32,8 @@ class StepKind(StrEnum):
     FETCH_IMAGE = "fetch_image"
     MAKE_DISK = "make_disk"
     WRITE_SEED = "write_seed"
+    ENSURE_VOLUME = "ensure_volume"
+    DETACH_VOLUME = "detach_volume"
     BOOT = "boot"
     COMPLETE = "complete"
     PAUSE = "pause"
@@ -75,6 +77,8 @@ WORDS: dict[StepKind, str] = {
     StepKind.FETCH_IMAGE: "fetching the image",
     StepKind.MAKE_DISK: "making the root disk",
     StepKind.WRITE_SEED: "writing the seed",
+    StepKind.ENSURE_VOLUME: "making sure of a volume",
+    StepKind.DETACH_VOLUME: "detaching a volume",
     StepKind.BOOT: "starting the guest",
     StepKind.COMPLETE: "recording that every part is made",
     StepKind.PAUSE: "pausing the guest",
@@ -98,13 +102,14 @@ WORDS: dict[StepKind, str] = {
 class Step(Frozen):
     """What to do next and why. `until` is when a wait is over; None waits for something to change.
 
-    A step that does nothing says in `waits` what is waited for.
+    A step that does nothing says in `waits` what is waited for. `volume_id`: the one that the step is about.
     """
 
     kind: StepKind
     reason: str
     until: datetime | None = None
     waits: Waiting | None = None
+    volume_id: str | None = None
 
     @model_validator(mode="after")
     def _waits_for_something(self) -> Self:

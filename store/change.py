@@ -97,6 +97,17 @@ def refuse_if_protected(record: asyncpg.Record, what: str) -> None:
         )
 
 
+async def refuse_if_unknown(connection: Connection, host_id: str, step: str, what: str) -> None:
+    """Raise Conflict where a host's worker has no such step: a pass would begin `what`, and go no further (H-D4)."""
+    name = await connection.fetchval(
+        "select name from hosts where id = $1 and worker_version is not null and not $2 = any(activity_names)",
+        host_id,
+        step,
+    )
+    if name is not None:
+        raise Conflict(f"the worker of the host {name} is too old for {what}: upgrade Hostler there, then ask again")
+
+
 async def refuse_unless_stopped(connection: Connection, record: asyncpg.Record) -> None:
     """Raise Conflict unless the guest was seen stopped last, and is wanted so (L-V8).
 

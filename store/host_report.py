@@ -21,6 +21,7 @@ from store.fleet import read_fleet
 from store.observed import Seen, store_observed
 from store.room import wake_refused
 from store.vm_change import change_locked
+from store.volume_report import release_volumes, store_volumes
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -80,14 +81,16 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         if set(report.activity_names) - set(host["activity_names"]):
             woken |= await _find_outdated(connection, host_id)
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
+        await store_volumes(connection, host_id, report)
         await _store_foreign(connection, host, report, before)
         if host["silent"] or arrival.new_state:
             await _wake_unsettled(connection, host_id, everything=arrival.new_state)
         fits = await wake_refused(connection, host_id)
         pokes = await _pokes(connection, sorted(woken | stopped | ({fits} if fits else set())))
-        return ReportTaken(
-            await _answer(connection, report.number, want_whole=not report.whole and arrival.first), pokes
-        )
+        fleet = await read_fleet(connection)
+        removed = await release_volumes(connection, host_id, report, fleet)
+        answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
+        return ReportTaken(answer.model_copy(update={"remove_volumes": removed}), pokes)
 
 
 @dataclass(frozen=True)

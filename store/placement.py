@@ -53,10 +53,10 @@ class Asked:
     project: str | None = None
 
     @staticmethod
-    def by(new: NewVm) -> Asked:
+    def by(new: NewVm, volumes_gib: int = 0) -> Asked:
         spec = new.spec
         wish = Wish(
-            entitlement=entitlement_of(spec),
+            entitlement=entitlement_of(spec) + Entitlement(disk_gib=volumes_gib),
             hypervisor=spec.hypervisor,
             architecture=spec.image.architecture,
             host_labels=new.host_labels,
@@ -96,9 +96,12 @@ def to_view(record: asyncpg.Record) -> HostView:
 _TOLD = ("hypervisors", "architecture", "caps", "capacity")
 
 
-async def reserve_host(connection: Connection, new: NewVm, placing: Placing) -> str:
-    """Return the host that a new VM goes to; its row stays locked until the VM's is there. Raise why there is none."""
-    asked = Asked.by(new)
+async def reserve_host(connection: Connection, new: NewVm, placing: Placing, *, volumes_gib: int = 0) -> str:
+    """Return the host that a new VM goes to; its row stays locked until the VM's is there. Raise why there is none.
+
+    volumes_gib: what its volumes take there beside what is made of them already.
+    """
+    asked = Asked.by(new, volumes_gib)
     if new.host_id is not None:
         for host in await view_hosts(connection, new.host_id, asked=asked):
             refused = await _reserve(connection, host, asked, named=True)

@@ -21,16 +21,27 @@ _COUNTS = f"""v.unreadable is null and v.waiting_for is distinct from '{Waiting.
 
 _MILLICORES, _MEMORY = "(v.spec ->> 'cpu_millicores')::bigint", "(v.spec ->> 'memory_mib')::bigint"
 
+MADE_GIB = "coalesce((o.made_bytes + (1::bigint << 30) - 1) >> 30, 0)"
+"""What a host holds of the volume `o` already, in GiB."""
+
+# What a volume takes of its host: with a VM that counts what is wanted, else what was made.
+_VOLUME_GIB = f"""case when exists (select 1 from vms v where v.id = o.vm_id and {_COUNTS})
+    then greatest(o.size_gib, {MADE_GIB}) else {MADE_GIB} end"""
+_VOLUMES = f"select coalesce(sum({_VOLUME_GIB}), 0)::bigint from volumes o where o.host_id = h.id"
+# Of a VM that is not on its host yet: what its volumes will take there beside what is made of them.
+_VOLUMES_TO_MAKE = f"""(select coalesce(sum(greatest(o.size_gib - {MADE_GIB}, 0)), 0) from volumes o
+    where o.vm_id = v.id)"""
+
 # Compute is released when the guest is proven stopped in quarantine, disk when the row goes (L-R2, L-R6).
 HELD = f"""
 select coalesce(sum({_MILLICORES}) filter (where not v.deleted), 0)::bigint as live_cpu_millicores,
     coalesce(sum({_MEMORY}) filter (where not v.deleted), 0)::bigint as live_memory_mib,
-    coalesce(sum(v.disk_gib) filter (where not v.deleted), 0)::bigint as live_disk_gib,
+    coalesce(sum(v.disk_gib) filter (where not v.deleted), 0)::bigint + ({_VOLUMES} and not o.deleted) as live_disk_gib,
     coalesce(sum({_MILLICORES}) filter (where v.deleted and v.quarantine_stopped_at is null), 0)::bigint
         as leaving_cpu_millicores,
     coalesce(sum({_MEMORY}) filter (where v.deleted and v.quarantine_stopped_at is null), 0)::bigint
         as leaving_memory_mib,
-    coalesce(sum(v.disk_gib) filter (where v.deleted), 0)::bigint as leaving_disk_gib,
+    coalesce(sum(v.disk_gib) filter (where v.deleted), 0)::bigint + ({_VOLUMES} and o.deleted) as leaving_disk_gib,
     count(*) filter (where v.deleted) as leaving_vms,
     max(v.destroy_at) filter (where v.deleted) as leaving_until
 from vms v where v.host_id = h.id and {_COUNTS}"""
@@ -39,7 +50,8 @@ from vms v where v.host_id = h.id and {_COUNTS}"""
 # is tried once a minute.
 _EXACT = "v.first_ready_at is null and v.ssh_host_key is null and v.disk_gib is not null"
 _WAITING = f"""
-select v.id, {_MILLICORES} as cpu_millicores, {_MEMORY} as memory_mib, coalesce(v.disk_gib, 0) as disk_gib, v.due_at,
+select v.id, {_MILLICORES} as cpu_millicores, {_MEMORY} as memory_mib,
+    coalesce(v.disk_gib, 0) + {_VOLUMES_TO_MAKE} as disk_gib, v.due_at,
     v.first_ready_at is null as absent, {_EXACT} as exact
 from vms v where v.host_id = $1 and v.waiting_for = '{Waiting.REFUSED}' and not v.deleted
     and (v.due_at is not null or ({_EXACT}) or v.waiting_since < now() - interval '1 minute')

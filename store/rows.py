@@ -8,6 +8,7 @@ import asyncpg
 
 from model.row import Desired, HostState, Row, Status
 from model.vm import Phase, PowerState, Quarantine
+from model.volume import WantedVolume
 
 if TYPE_CHECKING:
     from store.database import Connection
@@ -22,6 +23,11 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     v.observed_generation, v.first_ready_at, v.destroying, v.held, v.quarantine_kind, v.quarantine_since, v.destroy_at,
     v.quarantine_stopped_at, coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
     v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
+    case when v.spec ? 'volumes' and v.spec -> 'volumes' <> '[]' then (
+        select jsonb_agg(jsonb_build_object('volume_id', o.id, 'size_gib', o.size_gib, 'made', o.made_at is not null)
+            order by w.place)
+        from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
+        join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
     (h.report #>> '{capacity,storage_bytes_free}')::bigint as storage_bytes_free,
     (h.report #>> '{capacity,storage_bytes_total}')::bigint as storage_bytes_total,
@@ -85,6 +91,7 @@ def _desired(record: asyncpg.Record) -> Desired:
         poweroff_taken=record["poweroff_taken"],
         host_certificate=record["host_certificate"],
         certificate_serial=record["certificate_serial"],
+        volumes=tuple(WantedVolume.model_validate(each) for each in record["volumes"] or ()),
     )
 
 

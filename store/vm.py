@@ -62,6 +62,10 @@ _SELECT = f"""
 select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
     v.observed_power_state, v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
     v.certificate_serial, c.valid_until as certificate_valid_until,
+    case when v.spec ? 'volumes' and v.spec -> 'volumes' <> '[]' then (
+        select jsonb_agg(jsonb_build_object('id', o.id, 'name', o.name, 'size_gib', o.size_gib) order by w.place)
+        from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
+        join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
     h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
@@ -91,6 +95,7 @@ class StoredVm:
     host_labels: dict[str, str]
     anti_affinity_group: str | None
     mac: str
+    volumes: tuple[dict[str, Any], ...]
     input_digest: str
     fingerprint: str
     desired_power_state: PowerState
@@ -276,6 +281,7 @@ def to_stored_vm(record: asyncpg.Record) -> StoredVm:
         power_state=_power(record["shown_power"]),
         last_power_state=_power(record["observed_power_state"]),
         last_exit=_read_last_exit(record["last_exit"]),
+        volumes=tuple(record["volumes"] or ()),
     )
 
 

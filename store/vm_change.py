@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from model.errors import Gone
+from model.errors import Gone, NotFound
 from model.generations import Changed, VmChange, apply_change, apply_restart
 from model.specification import input_digest
 from model.vm import Phase, PowerState
@@ -33,6 +33,7 @@ from store.database import transaction
 from store.deadlines import DESTROY_TIME, LIVE_TIME, WORK_TIME
 from store.operation import end_operations
 from store.placement import check_increase, lock_host_of
+from store.volume_attach import change_volumes, find_volume_id
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -63,6 +64,34 @@ class VmChanges:
                 anew = f"{BEGIN_ANEW}, " if is_start else ""
                 await connection.execute(f"update vms set {anew}{WAKE} where id = $1", vm_id)
             return accepted
+
+    async def attach(
+        self, project: str | None, vm_id: str, volume: str, actor: Actor, *, generation: int | None = None
+    ) -> Accepted:
+        """Attach a volume, by its id or its name in the VM's project; one that the VM has already moves nothing."""
+        async with transaction(self._pool) as connection:
+            await lock_host_of(connection, vm_id)
+            record = await lock_vm(connection, project, vm_id, generation)
+            refuse_unless_changeable(record)
+            volume_id = await find_volume_id(connection, record["project"], volume)
+            has = wish_of(record).spec.volumes
+            volumes = has if volume_id in has else (*has, volume_id)
+            return await change_locked(connection, record, VmChange(volumes=volumes), actor, see_hosts=project is None)
+
+    async def detach(
+        self, project: str | None, vm_id: str, volume: str, actor: Actor, *, generation: int | None = None
+    ) -> Accepted:
+        """Detach a volume; raise NotFound for one that the VM has not."""
+        async with transaction(self._pool) as connection:
+            await lock_host_of(connection, vm_id)
+            record = await lock_vm(connection, project, vm_id, generation)
+            refuse_unless_changeable(record)
+            volume_id = await find_volume_id(connection, record["project"], volume)
+            has = wish_of(record).spec.volumes
+            if volume_id not in has:
+                raise NotFound(f"the volume {volume} is not attached to the VM {vm_id}")
+            left = tuple(each for each in has if each != volume_id)
+            return await change_locked(connection, record, VmChange(volumes=left), actor, see_hosts=project is None)
 
     async def restart(
         self, project: str | None, vm_id: str, actor: Actor, *, generation: int | None = None
@@ -163,6 +192,8 @@ async def change_locked(
     wish = changed.wish
     if change.sizes:
         await check_increase(connection, record, wish.spec, see_hosts=see_hosts)
+    if "volumes" in changed.fields:
+        await change_volumes(connection, record, before.spec.volumes, wish.spec.volumes, see_hosts=see_hosts)
     digest = input_digest(
         vm_id=record["id"], project=record["project"], name=record["name"], mac=record["mac"], spec=wish.spec
     )

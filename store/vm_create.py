@@ -15,6 +15,7 @@ from store.database import transaction
 from store.deadlines import CREATE_TIME, WORK_TIME
 from store.placement import Placing, reserve_host
 from store.vm import GONE_FOR, GONE_HOW
+from store.volume_attach import attach_to_new, find_for_vm
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -56,10 +57,14 @@ async def _create(connection: Connection, new: NewVm, actor: Actor, placing: Pla
     if there is None:
         await _check_gone(connection, new)
         await _check_name(connection, new)
-        host_id = await reserve_host(connection, new, placing)
+        ids, see = new.spec.volumes, placing.see_hosts
+        volumes = await find_for_vm(connection, new.project, ids, new.vm_id, new.host_id, see_hosts=see)
+        placed = new.model_copy(update={"host_id": volumes.host_id or new.host_id})
+        host_id = await reserve_host(connection, placed, placing, volumes_gib=volumes.to_make_gib)
         record = await _insert(connection, new, host_id, draw)
         if record is not None:
             await _check_gone(connection, new)
+            await attach_to_new(connection, record, ids, see_hosts=see)
             shown = {"name": new.name, "host": host_id, "spec": new.spec.model_dump(mode="json")}
             return await accept(connection, actor, record, "create", after=shown)
         there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)

@@ -13,7 +13,16 @@ from model.errors import Conflict
 from model.generations import Wish, apply_rebuild
 from model.specification import ImageSpec, VmSpec, input_digest
 from store.audit import Actor
-from store.change import CLEAR, Accepted, accept, lock_vm, refuse_if_protected, refuse_unless_changeable, wish_of
+from store.change import (
+    CLEAR,
+    Accepted,
+    accept,
+    lock_vm,
+    refuse_if_protected,
+    refuse_if_unknown,
+    refuse_unless_changeable,
+    wish_of,
+)
 from store.database import transaction
 from store.operation import end_operations
 from store.vm_change import update_locked
@@ -110,19 +119,8 @@ async def _lock(connection: Connection, project: str | None, vm_id: str, generat
     record = await lock_vm(connection, project, vm_id, generation)
     refuse_unless_changeable(record)
     refuse_if_protected(record, "rebuilt")
-    await _refuse_if_unknown(connection, record["host_id"])
+    await refuse_if_unknown(connection, record["host_id"], _NEEDED_STEP, "a rebuild")
     return record
-
-
-async def _refuse_if_unknown(connection: Connection, host_id: str) -> None:
-    """Raise Conflict where the host's worker cannot rebuild: a pass would stop the guest, and go no further (H-D4)."""
-    name = await connection.fetchval(
-        "select name from hosts where id = $1 and worker_version is not null and not $2 = any(activity_names)",
-        host_id,
-        _NEEDED_STEP,
-    )
-    if name is not None:
-        raise Conflict(f"the worker of the host {name} is too old for a rebuild: upgrade Hostler there, then ask again")
 
 
 def _is_unfinished(record: asyncpg.Record) -> bool:

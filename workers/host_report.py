@@ -21,7 +21,8 @@ from drivers.machine import ARCHITECTURE, measure_capacity
 from model.capacity import Entitlement
 from model.errors import HostlerError
 from model.report import Capacity, HostReport, HypervisorReport, ReportAnswer, VmReport
-from model.versions import VERSION
+from model.versions import VERSION, is_below
+from model.volume import VolumeReport
 
 INTERVAL_SECONDS = 10.0
 WHOLE_SECONDS = 600.0
@@ -116,6 +117,8 @@ class Reports:
         self._host = host
         self._activity_names = activity_names
         self._renew = renew
+        self._sent: tuple[int, tuple[VolumeReport, ...]] = (0, ())
+        self._told: tuple[VolumeReport, ...] | None = None
 
     async def frame(self, number: int, whole: bool, vms: tuple[VmReport, ...]) -> HostReport:
         """Make a report of what memory holds; the machine's room alone is measured, in a thread."""
@@ -124,6 +127,7 @@ class Reports:
             _show(found.name, found.available, found.why, found.accelerator, found.version)
             for found in parts.availability
         ]
+        self._sent = (number, parts.volumes.report())
         return HostReport(
             number=number,
             instance_id=identity.instance_id,
@@ -139,6 +143,8 @@ class Reports:
             architecture=ARCHITECTURE,
             hypervisors=tuple(shown),
             vms=vms,
+            volumes=self._sent[1] if whole or self._sent[1] != self._told else None,
+            volumes_gone=tuple(sorted(self._host.volumes.gone)),
             unmanaged=self._host.watch.unmanaged,
             emulated=any(found.emulated for found in parts.availability),
         )
@@ -156,10 +162,19 @@ class Reports:
         return measure_capacity(home, committed_millicores=held.cpu_millicores, promised_bytes=promised)
 
     async def take(self, answer: ReportAnswer) -> None:
-        """Take the fleet's epoch over, what the host is called there, and that the fleet has given it up."""
+        """Take the fleet's epoch over, what the host is called there, and that the fleet has given it up.
+
+        Volumes that are to go are removed (H-V3), but not by a worker below the fleet's floor (H-S5), nor by one that
+        knows a higher epoch.
+        """
         if answer.host_name is not None:
             self._host.parts.ledger.host = answer.host_name
-        await self._host.parts.identity.raise_epoch(answer.epoch)
+        identity = self._host.parts.identity
+        if answer.acknowledged == self._sent[0]:
+            self._told = self._sent[1]
+        if answer.epoch >= identity.epoch and not is_below(VERSION, answer.min_worker_version):
+            await self._host.volumes.remove(answer.remove_volumes)
+        await identity.raise_epoch(answer.epoch)
         if answer.forgotten_pass is not None:
             self._host.given_up.begin(answer.epoch, answer.forgotten_pass)
         if answer.renew_credential:

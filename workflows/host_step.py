@@ -44,6 +44,8 @@ class HostSteps(StoreCalls):
         self.vm_id = ""
         self.view: View | None = None
         self.current = StepKind.WAIT
+        self.volume_id: str | None = None
+        """The volume that the current step is about."""
         self.step_number = 0
         self.pass_number = 0
         """The number that this run drew. The row's may be that of whoever has taken it since."""
@@ -139,6 +141,8 @@ class HostSteps(StoreCalls):
             disk_gib=desired.disk_gib,
             stop_timeout_seconds=row.stop_timeout_seconds,
             setbacks=_number_of_setback(self.view),
+            volumes=desired.volumes,
+            volume_id=self.volume_id,
         )
 
     async def keep(self, over: asyncio.Event) -> None:

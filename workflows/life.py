@@ -168,7 +168,7 @@ class Pass(HostSteps):
         if next_step(self.row, self.seen(), self._done).kind is not step.kind:
             return
         self._show(note.phase, f"{step.words}: {step.reason}")
-        self.current = step.kind
+        self.current, self.volume_id = step.kind, step.volume_id
         failure = await self._try(self.steps[step.kind](self))
         if failure is not None:
             await self._after(step.kind, failure)

@@ -55,6 +55,14 @@ class MakingPass(Pass):
         """Write host name, keys, user-data and network for the guest, which reads them at its next boot (L-C10)."""
         await self.host(VmActivities.ensure_seed, policies.PROMPT)
 
+    async def ensure_volume(self) -> None:
+        """Have one volume on the host, as large as is wanted, and in the guest where it runs (H-V2)."""
+        await self.host(VmActivities.ensure_volume, policies.PROMPT)
+
+    async def detach_volume(self) -> None:
+        """Take a volume from the VM, and out of its guest first where it runs."""
+        await self.host(VmActivities.ensure_volume_detached, policies.PROMPT)
+
     async def boot(self) -> None:
         """Wait for a boot slot, attach the network and start the guest; its process is recorded before it runs."""
         await self.host(VmActivities.ensure_booted, policies.BOOT)
@@ -76,6 +84,8 @@ class MakingPass(Pass):
         StepKind.FETCH_IMAGE: fetch_image,
         StepKind.MAKE_DISK: make_disk,
         StepKind.WRITE_SEED: write_seed,
+        StepKind.ENSURE_VOLUME: ensure_volume,
+        StepKind.DETACH_VOLUME: detach_volume,
         StepKind.BOOT: boot,
         StepKind.PAUSE: pause,
         StepKind.COMPLETE: complete,

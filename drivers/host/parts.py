@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drivers.disks import Disks
 from drivers.host.seen import SeenStore
-from drivers.hypervisor import QEMU, SIMULATED, Availability, Guest, Hypervisor
+from drivers.hypervisor import QEMU, SIMULATED, Availability, Guest, GuestVolume, Hypervisor
 from drivers.images import Images
 from drivers.jobs import Jobs
 from drivers.ledger import Ledger, entitlement_of
@@ -24,6 +24,7 @@ from drivers.simulated_disks import RootDisks, SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from drivers.stored import StoredConfig, StoredStatus
+from drivers.volumes import Volumes
 from model.capacity import Caps, Entitlement
 from model.certificate import HostCertificate
 from model.errors import Permanent
@@ -51,6 +52,10 @@ class Paths:
     @property
     def simulated(self) -> Path:
         return self.home / "simulated"
+
+    @property
+    def volumes(self) -> Path:
+        return self.home / "volumes"
 
     def folder(self, vm_id: str) -> Path:
         """Return the folder of a VM's files."""
@@ -139,6 +144,7 @@ class Parts:
             base=folder / files.rootfs if files else None,
             base_format=files.rootfs_format if files else None,
             hypervisor=SIMULATED if is_simulated(config) else QEMU,
+            volumes=self._volumes_of(status),
         )
 
     def disks_of(self, config: StoredConfig) -> RootDisks:
@@ -149,7 +155,24 @@ class Parts:
         """Return the user that a VM's files belong to; None: the worker's own, where no other process opens them."""
         return None if is_simulated(config) else config.allocation.uid
 
+    def _volumes_of(self, status: StoredStatus | None) -> tuple[GuestVolume, ...]:
+        """Say which volumes a guest is booted with: those that were made sure of, in the record's order (L-C11)."""
+        found = status.record.volumes if status else ()
+        return tuple(
+            GuestVolume(each.volume_id, self.volumes.path(each.volume_id), each.size_bytes)
+            for each in found
+            if each.size_bytes
+        )
+
+    def _holds(self, vm_id: str, volume_id: str) -> bool:
+        """Say whether a VM has a volume by its record; where that cannot be read it may."""
+        entry = self.records.find(vm_id)
+        if entry is None or entry.unreadable is not None:
+            return entry is not None
+        return entry.status is not None and any(each.volume_id == volume_id for each in entry.status.record.volumes)
+
     def __post_init__(self) -> None:
+        self.volumes = Volumes(self.paths.volumes, self.space, self._holds, self.seen.changed.set, self.reserve.write)
         self._probing = SharedRead(lambda: self.hypervisor.find_availability())
         self.ledger = Ledger(self.caps, self._committed, self.identity.host_id)
 
@@ -158,6 +181,7 @@ class Parts:
         for entry in self.records:
             if entry.config is not None and (entry.status is not None or self._has_disk(entry.vm_id)):
                 yield entry.vm_id, entitlement_of(entry.config, entry.status)
+        yield from self.volumes.committed()
 
     def _has_disk(self, vm_id: str) -> bool:
         return any(self.paths.disk(vm_id, name).exists() for name in DISK_NAMES)

@@ -62,6 +62,9 @@ class PowerSteps:
     async def _boot(self, job: Job, order: HostOrder) -> None:
         vm_id = order.vm_id
         status = self._check_wanted(order)
+        for each in status.record.volumes:
+            if each.size_bytes:
+                await self._parts.volumes.check(each.volume_id)
         state = await self._find(vm_id)
         if state.process is not None and state.process == status.process and state.ended is None:
             if state.power is None:
@@ -82,6 +85,8 @@ class PowerSteps:
             raise Superseded("the guest has ended by itself since the pass looked: that is counted first")
         if record.quarantined_at is not None:
             raise Superseded("the VM is in quarantine on its host: it must be taken out before it is booted")
+        if {each.volume_id for each in order.volumes} - {each.volume_id for each in record.volumes if each.size_bytes}:
+            raise Superseded("a volume of the VM is not made sure of: that comes before its boot")
         if is_making(record):
             create = attempt_of(record, order)
             if not (create.image and create.disk and create.seed):

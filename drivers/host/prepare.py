@@ -18,9 +18,11 @@ from drivers.records import Entry, find_owners
 from drivers.seed import make_host_key
 from drivers.stored import HostAllocation, StoredConfig, StoredHostKey, StoredStatus
 from drivers.threads import in_thread
+from model.capacity import Entitlement
 from model.errors import OutOfSpace, Permanent, StepFailed, Superseded, Unreadable
 from model.record import CreateProgress, HostOrder, Record
 from model.vm import DISK_NAMES, DiskName, PowerState, VmInput
+from model.volume import AttachedVolume
 
 ROOM_BYTES = 64 << 20
 OPERATORS_PROJECT = "default"
@@ -42,7 +44,9 @@ class PrepareSteps:
         this host cannot run it, OutOfSpace.
         """
         wanted = await self._parts.fetch_input(order.vm_id, order.input_digest)
-        with self._parts.ledger.admitted(order.vm_id, wish_of(wanted)):
+        known = {entry.volume_id for entry in self._parts.volumes}
+        volumes = Entitlement(disk_gib=sum(each.size_gib for each in order.volumes if each.volume_id not in known))
+        with self._parts.ledger.admitted(order.vm_id, wish_of(wanted) + volumes):
             await self._begin(job, order, wanted)
 
     async def _begin(self, job: Job, order: HostOrder, wanted: VmInput) -> None:
@@ -117,6 +121,7 @@ class PrepareSteps:
             input_digest=wanted.digest,
             create=CreateProgress(pass_number=order.fence.pass_number),
             quarantined_at=old.record.quarantined_at if old else None,
+            volumes=_to_be_made_sure_of(old.record.volumes if old else ()),
         )
         fresh = StoredStatus(vm_id=order.vm_id, record=record, revision=self._parts.seen.last(order.vm_id).revision)
         if old is not None:
@@ -227,6 +232,11 @@ class PrepareSteps:
 
         async with job.locked():
             await self._parts.records.update(order.vm_id, change, job.guard)
+
+
+def _to_be_made_sure_of(volumes: tuple[AttachedVolume, ...]) -> tuple[AttachedVolume, ...]:
+    """A VM keeps its volumes when it is made anew; each is looked after again before the boot (H-V2)."""
+    return tuple(each.model_copy(update={"size_bytes": 0}) for each in volumes)
 
 
 def check_memory(wanted_mib: int) -> None:

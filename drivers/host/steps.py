@@ -18,6 +18,7 @@ from drivers.host.power import PowerSteps
 from drivers.host.prepare import PrepareSteps
 from drivers.host.rebuild import RebuildSteps
 from drivers.host.storage import StorageSteps
+from drivers.host.volumes import VolumeSteps
 from drivers.host.watch import Watch
 from drivers.jobs import Job
 from model.errors import Failed
@@ -45,6 +46,8 @@ class HostSteps:
         self.write_seed, self.grow_disk = storage.write_seed, storage.grow_disk
         rebuild = RebuildSteps(parts, prepare)
         self.set_aside, self.drop_kept = rebuild.set_aside, rebuild.drop_kept
+        self.volumes = VolumeSteps(parts, ending)
+        self.ensure_volume, self.detach_volume = self.volumes.ensure_volume, self.volumes.detach_volume
         self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
         self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
         self.quarantine, self.release = power.quarantine, power.release
@@ -61,6 +64,7 @@ class HostSteps:
         parts.jobs.start()
         await asyncio.to_thread(make_folder, parts.paths.home / "sockets")
         await asyncio.to_thread(parts.records.load)
+        await asyncio.to_thread(parts.volumes.load)
         await asyncio.to_thread(parts.jobs.fences.load)
         for entry in parts.records:
             if entry.unreadable:

@@ -17,13 +17,22 @@ QEMU, SIMULATED = "qemu", "simulated"
 
 
 @dataclass(frozen=True)
+class GuestVolume:
+    """A volume as a guest's disk: a raw file, of so many bytes for the guest."""
+
+    volume_id: str
+    path: Path
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Guest:
     """Everything needed to start or find one guest again; it comes from the host's record, never from the guest.
 
     disk_bytes: the root disk's wanted virtual size; the disk's own header decides nothing (S-13). kernel, initrd,
     command_line: direct boot, files that any user may read; without a kernel, `firmware` boots the disk. sockets: a
     folder that only root enters. machine_type, accelerator: as recorded at the first boot, so that a later worker
-    starts the same machine (X-3); no machine_type: today's.
+    starts the same machine (X-3); no machine_type: today's. volumes: in the order in which the guest gets them.
     """
 
     vm_id: str
@@ -46,6 +55,7 @@ class Guest:
     base: Path | None = None
     base_format: str | None = None
     hypervisor: str = QEMU
+    volumes: tuple[GuestVolume, ...] = ()
 
 
 class Availability(Frozen):
@@ -131,6 +141,21 @@ class Hypervisor(Protocol):
 
     async def grow_disk(self, guest: Guest, process: ProcessRecord, size_bytes: int) -> None:
         """Grow the root disk of a running guest to a size, which it then has already or sees at once."""
+        ...
+
+    async def attach_volume(self, guest: Guest, process: ProcessRecord, volume: GuestVolume) -> None:
+        """Plug a volume into a running guest, and make it as large as it is to be; that both are so is as good."""
+        ...
+
+    async def detach_volume(self, guest: Guest, process: ProcessRecord, volume_id: str) -> None:
+        """Unplug a volume from a running guest; that it has none such is as good.
+
+        Raises StepFailed when the guest does not let it go: then it has it still.
+        """
+        ...
+
+    async def find_volumes(self, guest: Guest, process: ProcessRecord) -> frozenset[str]:
+        """Find the serial numbers of the volumes that a running guest has."""
         ...
 
     async def release(self, vm_id: str, sockets: Path) -> None:

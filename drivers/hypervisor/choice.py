@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
-from drivers.hypervisor import Availability, Guest, GuestEvent, GuestState, Hypervisor
+from drivers.hypervisor import Availability, Guest, GuestEvent, GuestState, GuestVolume, Hypervisor
 from model.errors import StepFailed
 from model.process import ProcessRecord
 
@@ -48,6 +48,15 @@ class Hypervisors:
 
     async def grow_disk(self, guest: Guest, process: ProcessRecord, size_bytes: int) -> None:
         await self._of(guest).grow_disk(guest, process, size_bytes)
+
+    async def attach_volume(self, guest: Guest, process: ProcessRecord, volume: GuestVolume) -> None:
+        await self._of(guest).attach_volume(guest, process, volume)
+
+    async def detach_volume(self, guest: Guest, process: ProcessRecord, volume_id: str) -> None:
+        await self._of(guest).detach_volume(guest, process, volume_id)
+
+    async def find_volumes(self, guest: Guest, process: ProcessRecord) -> frozenset[str]:
+        return await self._of(guest).find_volumes(guest, process)
 
     async def release(self, vm_id: str, sockets: Path) -> None:
         for driver in self._drivers.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from drivers.durable import make_folder, open_folder, open_regular, translated
 from drivers.hypervisor import Guest
-from drivers.hypervisor.qemu_arguments import BASE, CONSOLE, DISK, MONITOR, SEED, TAP
+from drivers.hypervisor.qemu_arguments import BASE, CONSOLE, DISK, MONITOR, SEED, TAP, VOLUMES
 from model.errors import StepFailed
 
 SOCKETS = ("qmp.sock", "console.sock")
@@ -24,6 +24,8 @@ def opened_files(guest: Guest, tap_fd: int) -> Generator[dict[int, int]]:
         found[SEED] = stack.enter_context(opened(guest.seed, os.O_RDONLY))
         if guest.base is not None:
             found[BASE] = stack.enter_context(opened(guest.base, os.O_RDONLY))
+        for place, volume in enumerate(guest.volumes):
+            found[VOLUMES + place] = stack.enter_context(opened(volume.path, os.O_RDWR))
         for path in (guest.kernel, guest.initrd):
             if path is not None:
                 check_readable(path)

@@ -37,13 +37,23 @@ class Monitor:
         """Set by every event of QEMU; who waits for it clears it first and looks afterwards."""
 
     async def execute(
-        self, command: str, arguments: dict[str, object] | None = None, *, timeout_seconds: float = ANSWER_SECONDS
+        self,
+        command: str,
+        arguments: dict[str, object] | None = None,
+        *,
+        descriptor: int | None = None,
+        timeout_seconds: float = ANSWER_SECONDS,
     ) -> object:
-        """Ask one thing and return the answer. StepFailed: QEMU said no, or did not answer in time."""
+        """Ask one thing and return the answer. StepFailed: QEMU said no, or did not answer in time.
+
+        descriptor: an open file that goes with the command.
+        """
         async with self._lock:
             try:
                 async with asyncio.timeout(timeout_seconds):
                     client = await self._connect()
+                    if descriptor is not None:
+                        client.send_fd_scm(descriptor)
                     return await client.execute(command, arguments)
             except ExecuteError as error:
                 raise StepFailed(f"QEMU refused {command}: {clean_text(str(error), 500)}") from error

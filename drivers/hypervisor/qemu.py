@@ -13,10 +13,11 @@ from typing import cast
 from drivers.cgroups import CgroupLimits, Cgroups
 from drivers.confine import Confinement, await_end, is_alive, launch_detached
 from drivers.durable import remove_durably
-from drivers.hypervisor import QEMU, Availability, Guest, GuestEvent, GuestState
+from drivers.hypervisor import QEMU, Availability, Guest, GuestEvent, GuestState, GuestVolume
 from drivers.hypervisor.guest_files import opened_files
 from drivers.hypervisor.monitor import Monitor
 from drivers.hypervisor.qemu_arguments import TRANSLATION_CACHE_MIB, build_arguments
+from drivers.hypervisor.qemu_plugs import Plugs
 from drivers.hypervisor.qemu_probe import find_availability, find_kvm_groups
 from drivers.hypervisor.qemu_state import NO_SPACE, Seen, read_state
 from drivers.hypervisor.words import LastWords
@@ -36,6 +37,7 @@ LEAST_ROOM_BYTES = 4 * MIB
 """With less, a guest that was paused for want of room is not tried again."""
 
 BOOT_SECONDS = 45.0
+PLUG_SECONDS = 60.0
 QUIT_SECONDS = 3.0
 LOOK_SECONDS = 5.0
 """How often a watcher looks although nothing was heard."""
@@ -163,11 +165,31 @@ class Qemu:
         now = find_virtual_size(nodes, "root")
         if now > size_bytes:
             raise Permanent(f"the root disk has {now} bytes and cannot shrink to {size_bytes}")
-        if may_raise_limits():
-            limit = find_file_limit(size_bytes)
-            with contextlib.suppress(ProcessLookupError):  # the question that follows then finds it gone
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        raise_file_limit(guest, process, size_bytes)
         await self._ask(guest, process, "block_resize", {"node-name": "root", "size": size_bytes})
+
+    async def attach_volume(self, guest: Guest, process: ProcessRecord, volume: GuestVolume) -> None:
+        raise_file_limit(guest, process, volume.size_bytes)
+        async with self._plugging(guest, process) as plugs:
+            await plugs.attach(volume)
+
+    async def detach_volume(self, guest: Guest, process: ProcessRecord, volume_id: str) -> None:
+        async with self._plugging(guest, process) as plugs:
+            await plugs.detach(volume_id)
+
+    async def find_volumes(self, guest: Guest, process: ProcessRecord) -> frozenset[str]:
+        async with self._plugging(guest, process) as plugs:
+            return await plugs.find()
+
+    @contextlib.asynccontextmanager
+    async def _plugging(self, guest: Guest, process: ProcessRecord) -> AsyncGenerator[Plugs]:
+        if not is_alive(process, self._boot_id()):
+            raise StepFailed("the guest's process is gone: no volume reaches it")
+        try:
+            async with asyncio.timeout(PLUG_SECONDS):
+                yield Plugs(self._monitor(guest))
+        except TimeoutError as error:
+            raise StepFailed(f"QEMU did not do with a volume what it was asked to within {PLUG_SECONDS:g} s") from error
 
     async def release(self, vm_id: str, sockets: Path) -> None:
         await self._forget(vm_id)
@@ -263,11 +285,20 @@ def find_process_limits(guest: Guest) -> dict[str, int]:
     CAP_SYS_RESOURCE, as in many containers, could not, and its guests' disks would be stuck.
     """
     limits = {"RLIMIT_NOFILE": 256, "RLIMIT_NPROC": PROCESS_LIMIT, "RLIMIT_MEMLOCK": 0}
-    return limits | ({"RLIMIT_FSIZE": find_file_limit(guest.disk_bytes)} if may_raise_limits() else {})
+    return limits | ({"RLIMIT_FSIZE": find_file_limit(guest)} if may_raise_limits() else {})
 
 
-def find_file_limit(disk_bytes: int) -> int:
-    """Find how large a file of the guest may become: the disk, its tables, and some room for their order."""
+def raise_file_limit(guest: Guest, process: ProcessRecord, size_bytes: int) -> None:
+    """Let a running guest's process have a file of so many bytes, beside those that it has."""
+    if may_raise_limits():
+        limit = find_file_limit(guest, size_bytes)
+        with contextlib.suppress(ProcessLookupError):  # the question that follows then finds it gone
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def find_file_limit(guest: Guest, size_bytes: int = 0) -> int:
+    """Find how large a file of the guest may become: its largest disk, its tables, and some room for their order."""
+    disk_bytes = max(guest.disk_bytes, size_bytes, *(volume.size_bytes for volume in guest.volumes))
     return disk_bytes + disk_bytes // 512 + 64 * MIB
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import re
 
-from drivers.hypervisor import Guest
+from drivers.hypervisor import Guest, GuestVolume
 from model.errors import Permanent
 from model.ids import check_label
+from model.volume import MOST_VOLUMES, volume_serial
 
 PROGRAM = "qemu-system-x86_64"
 TRANSLATION_CACHE_MIB = 64
-SPARE_PORTS = 4
-"""Slots for disks and cards that are plugged in later; q35 makes none while it runs."""
+SPARE_PORTS = MOST_VOLUMES
+"""Slots for volumes, from which alone they can be unplugged; q35 makes none while it runs."""
 
-DISK, BASE, SEED, TAP, MONITOR, CONSOLE = 10, 11, 12, 13, 14, 15
-"""The numbers of descriptors in QEMU's process."""
+DISK, BASE, SEED, TAP, MONITOR, CONSOLE, VOLUMES = 10, 11, 12, 13, 14, 15, 16
+"""The numbers of descriptors in QEMU's process; those of volumes are the last."""
+
+FIRST_VOLUME_SET = 4
+"""Sets of descriptors 1 to 3 are those of root disk, base and seed."""
 
 SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 MACHINE = "usb=off,sata=off,smbus=off,vmport=off,i8042=off,dump-guest-core=off,mem-merge=off"
@@ -48,6 +52,7 @@ def build_arguments(guest: Guest) -> tuple[str, ...]:
         *device("virtio-balloon-pci", id="balloon0"),
         *device("pvpanic-pci", id="panic0"),
         *(word for n in range(SPARE_PORTS) for word in device("pcie-root-port", id=f"spare{n}", chassis=n + 1, slot=n)),
+        *(word for place, volume in enumerate(guest.volumes) for word in build_volume(place, volume)),
     )
 
 
@@ -82,6 +87,44 @@ def build_disks(guest: Guest) -> tuple[str, ...]:
     words += device("virtio-blk-pci", id="disk0", drive="root", werror="stop", rerror="stop", **first)
     words += device("virtio-blk-pci", id="seed0", drive="seed")
     return tuple(words)
+
+
+def build_volume(place: int, volume: GuestVolume) -> tuple[str, ...]:
+    """Spell out a volume that a guest boots with, in the slot of its place."""
+    serial, number = volume_serial(volume.volume_id), FIRST_VOLUME_SET + place
+    return (
+        *("-add-fd", f"set={number},fd={VOLUMES + place},opaque={serial}"),
+        *("-blockdev", spell(**volume_file(serial, number)), "-blockdev", spell(**volume_node(serial))),
+        *("-device", spell(**volume_device(serial, f"spare{place}"))),
+    )
+
+
+def volume_file(serial: str, set_number: int) -> dict[str, object]:
+    """Spell the file beneath a volume's node, as a blockdev."""
+    return {
+        "driver": "file",
+        "node-name": f"{serial}-file",
+        "filename": f"/dev/fdset/{set_number}",
+        "discard": "unmap",
+    }
+
+
+def volume_node(serial: str) -> dict[str, object]:
+    """Spell a volume's node: raw, whatever the guest writes into it (S-13)."""
+    return {"driver": "raw", "node-name": serial, "file": f"{serial}-file", "discard": "unmap"}
+
+
+def volume_device(serial: str, port: str) -> dict[str, object]:
+    """Spell a volume's disk in a free slot; its id, and the serial number that the guest reads, is the node's name."""
+    return {
+        "driver": "virtio-blk-pci",
+        "id": serial,
+        "drive": serial,
+        "bus": port,
+        "serial": serial,
+        "werror": "stop",
+        "rerror": "stop",
+    }
 
 
 def node_of_descriptor(name: str, descriptor: int, *, set_number: int, read_only: bool = False) -> tuple[str, ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
-from drivers.hypervisor import SIMULATED, Availability, Guest, GuestEvent, GuestState
+from drivers.hypervisor import SIMULATED, Availability, Guest, GuestEvent, GuestState, GuestVolume
 from drivers.hypervisor.qemu_state import NO_SPACE, Seen, read_state
 from drivers.names import HostNames
 from drivers.simulated import Controls, Simulation, What, read_disk, write_disk
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord
+from model.volume import volume_serial
 
 LOOK_SECONDS = 0.2
 END_LOOK_SECONDS = 0.02
@@ -52,7 +54,7 @@ class Simulated:
         await asyncio.sleep(controls.answer_seconds)
         if self._simulation.processes(guest.vm_id):
             raise StepFailed("a process of this VM still lives: end it before the guest is booted")
-        for path in (guest.disk, guest.seed):
+        for path in (guest.disk, guest.seed, *(volume.path for volume in guest.volumes)):
             if not await asyncio.to_thread(path.is_file):
                 raise StepFailed(f"{path.name} of the guest is missing on the host")
         if self._simulation.refused(guest.vm_id) < controls.refuse_boots:
@@ -60,7 +62,10 @@ class Simulated:
             raise StepFailed(f"the simulated hypervisor refused the boot: {controls.said or 'it was told to'}")
         process = self._simulation.new_process(guest.uid)
         await record(process)
-        self._simulation.append("boot", guest.vm_id, process=process, **self._plan_exit(guest, controls))
+        volumes = tuple(volume_serial(each.volume_id) for each in guest.volumes)
+        self._simulation.append(
+            "boot", guest.vm_id, process=process, volumes=volumes, **self._plan_exit(guest, controls)
+        )
         if await self.await_end(guest, process, controls.boot_seconds):
             await self.end(guest, process, 1)
             raise StepFailed(f"the simulated guest ended while it started: {controls.said or 'it said nothing'}")
@@ -135,6 +140,29 @@ class Simulated:
         await self._hear(guest, "grow", process)
         await asyncio.to_thread(write_disk, guest.disk, size_bytes)
         await self._act("grow", guest, process, size_bytes=size_bytes)
+
+    async def attach_volume(self, guest: Guest, process: ProcessRecord, volume: GuestVolume) -> None:
+        await self._hear(guest, "attach", process)
+        if not await asyncio.to_thread(volume.path.is_file):
+            raise StepFailed(f"{volume.path.name} of a volume is missing on the host")
+        if (await asyncio.to_thread(volume.path.stat)).st_size < volume.size_bytes:
+            await asyncio.to_thread(os.truncate, volume.path, volume.size_bytes)
+        serial = volume_serial(volume.volume_id)
+        if serial not in await self.find_volumes(guest, process):
+            await self._act("attach", guest, process, volumes=(serial,))
+
+    async def detach_volume(self, guest: Guest, process: ProcessRecord, volume_id: str) -> None:
+        await self._hear(guest, "detach", process)
+        serial = volume_serial(volume_id)
+        if serial not in await self.find_volumes(guest, process):
+            return
+        if self._simulation.controls(guest.vm_id).keeps_volumes:
+            raise StepFailed("the simulated guest has not let the volume go: stop the guest; it is asked again")
+        await self._act("detach", guest, process, volumes=(serial,))
+
+    async def find_volumes(self, guest: Guest, process: ProcessRecord) -> frozenset[str]:
+        found = [each for each in self._simulation.processes(guest.vm_id) if each.record == process]
+        return frozenset(serial for each in found for serial in each.volumes)
 
     async def release(self, vm_id: str, sockets: Path) -> None:
         """Do nothing: a boot makes nothing beside the process."""

@@ -27,4 +27,5 @@ PATCHES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "config": _keep,
     "status": _date_process,
     "dhcp": _keep,
+    "volume": _keep,
 }

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
 from model.decide.setback import next_of_ended, next_of_stalled, steady_at
+from model.decide.volumes import next_of_volumes
 from model.record import Observed, Record
 from model.row import Row
 from model.step import Step, StepKind
@@ -40,6 +41,10 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
         return Step(kind=StepKind.GROW_DISK, reason="a larger root disk is wanted")
     if record.seed_digest != desired.input_digest and not refused:
         return Step(kind=StepKind.WRITE_SEED, reason="what the VM is given has changed")
+    volume = next_of_volumes(row, record)
+    if volume is not None:
+        # Before the boot, so that a VM and its volume arriving together boot at the first try (H-V2).
+        return volume
     step = (
         _next_of_stopped(record, seen) if desired.power_state is PowerState.STOPPED else _next_of_up(row, record, seen)
     )

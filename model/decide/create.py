@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from model.decide.refund import why_no_more
+from model.decide.volumes import next_of_volumes
 from model.record import CreateProgress, Observed, View
 from model.room import DISK_STOP_CREATES_PERCENT, describe_room, is_below
 from model.row import Row
@@ -78,7 +79,7 @@ def next_of_create(row: Row, view: View) -> Step:
         if again and lacks_certificate(row, view.observed):
             return Step(kind=StepKind.CERTIFY, reason="the VM needs a host certificate before it is made")
         return Step(kind=StepKind.PREPARE, reason="an attempt starts at the beginning")
-    part = next_part(create)
+    part = next_part(create) or (next_of_volumes(row, view.record) if view.record else None)
     if part is not None:
         return part
     if row.desired.power_state is not PowerState.STOPPED:

@@ -13,6 +13,7 @@ _ORDER = (
     StepKind.FETCH_IMAGE,
     StepKind.MAKE_DISK,
     StepKind.WRITE_SEED,
+    StepKind.ENSURE_VOLUME,
     StepKind.BOOT,
     StepKind.PAUSE,
     StepKind.COMPLETE,

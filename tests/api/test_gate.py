@@ -29,6 +29,14 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/vms/{vm_id}/rebuild"): ("operator", True, True),
     ("POST", "/v1/vms/{vm_id}/retry"): ("operator", True, True),
     ("POST", "/v1/vms/{vm_id}/undelete"): ("operator", True, True),
+    ("PUT", "/v1/vms/{vm_id}/volumes/{volume}"): ("operator", True, True),
+    ("DELETE", "/v1/vms/{vm_id}/volumes/{volume}"): ("operator", True, True),
+    ("POST", "/v1/volumes"): ("operator", True, False),
+    ("GET", "/v1/volumes"): ("viewer", True, False),
+    ("GET", "/v1/volumes/{volume}"): ("viewer", True, True),
+    ("PATCH", "/v1/volumes/{volume}"): ("operator", True, True),
+    ("DELETE", "/v1/volumes/{volume}"): ("operator", True, True),
+    ("POST", "/v1/volumes/{volume}/undelete"): ("operator", True, True),
     ("GET", "/v1/vms/{vm_id}/operations"): ("viewer", True, True),
     ("GET", "/v1/vms/{vm_id}/console"): ("operator", True, True),
     ("GET", "/v1/operations/{operation_id}"): ("viewer", True, True),
@@ -73,7 +81,8 @@ def key_of(route: APIRoute) -> tuple[str, str]:
 def filled(path: str, value: str) -> str:
     for name in ("vm_id", "operation_id", "image_id", "errand_id", "host"):
         path = path.replace("{" + name + "}", value)
-    return path
+    # Alone it names a row; beside a VM it is whatever that one has not.
+    return path.replace("{volume}", "data" if "/vms/" in path else value)
 
 
 def body_of(method: str, path: str) -> dict[str, Any]:
@@ -83,6 +92,8 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("PATCH", "/v1/vms/{vm_id}"): {},
         ("POST", "/v1/vms/{vm_id}/rebuild"): {},
         ("POST", "/v1/images"): {"name": "demo", "rootfs": IMAGE},
+        ("POST", "/v1/volumes"): {"name": "v1", "size_gib": 1},
+        ("PATCH", "/v1/volumes/{volume}"): {"size_gib": 2},
         ("POST", "/v1/hosts"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/replace"): {},
@@ -160,6 +171,8 @@ async def test_another_projects_row_is_none(world: World) -> None:
     image = await world.call("POST", "/v1/images", project="p1", role="operator", json={"name": "own", "rootfs": IMAGE})
     before = (await world.call("GET", f"/v1/vms/{vm['id']}", project="p1")).json()
     theirs = {"vm_id": vm["id"], "operation_id": vm["operation"]["id"], "image_id": image.json()["id"]}
+    volume = await world.call("POST", "/v1/volumes", project="p1", role="operator", json={"name": "v", "size_gib": 1})
+    theirs["volume"] = volume.json()["id"]
     for (method, path), (_, _, names_row) in CALLS.items():
         if not names_row:
             continue
@@ -174,7 +187,7 @@ async def test_another_projects_row_is_none(world: World) -> None:
         assert answers[0][0] == answers[1][0]
         assert names[0] == names[1]
     assert (await world.call("GET", f"/v1/vms/{vm['id']}", project="p1")).json() == before
-    for path in ("/v1/vms", "/v1/images", "/v1/vms?name=secret-name"):
+    for path in ("/v1/vms", "/v1/images", "/v1/volumes", "/v1/vms?name=secret-name"):
         assert (await world.call("GET", path, project="p2")).json()["items"] == []
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from drivers.cgroups import Cgroups
 from drivers.console import ConsoleLog
-from drivers.hypervisor import Guest, GuestEvent, Hypervisor
+from drivers.hypervisor import Guest, GuestEvent, GuestVolume, Hypervisor
 from drivers.hypervisor.choice import Hypervisors
 from drivers.hypervisor.qemu import Qemu
 from drivers.hypervisor.simulated import Simulated
@@ -22,6 +22,7 @@ from drivers.processes import read_boot_id, signal_process
 from drivers.simulated import Simulation, write_disk
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord
+from model.volume import volume_serial
 from tests.drivers.guests import make_guest, make_names, open_tap
 
 END_SECONDS = 15.0
@@ -309,3 +310,34 @@ async def test_what_a_boot_made_beside_the_process_is_released(bench: Bench) -> 
         await bench.driver.release("vm-1", bench.guest.sockets)
         assert not bench.guest.sockets.exists()
     assert await bench.power(None) == ("stopped", None, None)
+
+
+def make_volume(bench: Bench, name: str) -> GuestVolume:
+    path = bench.guest.disk.parent / name
+    with path.open("wb") as file:
+        file.truncate(1 << 20)
+    return GuestVolume(name, path, 1 << 20)
+
+
+@pytest.mark.parametrize("bench", ["simulated", pytest.param("qemu", marks=pytest.mark.slow)], indirect=True)
+async def test_volumes_come_and_go_and_grow_while_the_guest_runs(bench: Bench) -> None:
+    """H-V1, H-V4, X-2: each call may be repeated, also by a driver that knows nothing of what was done before."""
+    first, second = make_volume(bench, "first"), make_volume(bench, "second")
+    bench.guest = replace(bench.guest, volumes=(first,))
+    process = await bench.boot()
+    one, other = volume_serial("first"), volume_serial("second")
+    assert await bench.driver.find_volumes(bench.guest, process) == {one}
+    await bench.until_it_hears()
+    for _ in range(2):
+        await bench.driver.attach_volume(bench.guest, process, second)
+        assert await bench.driver.find_volumes(bench.guest, process) == {one, other}
+        await bench.restart()
+    for volume in (first, second):
+        await bench.driver.attach_volume(bench.guest, process, replace(volume, size_bytes=3 << 20))
+        assert volume.path.stat().st_size == 3 << 20
+    for _ in range(2):
+        await bench.driver.detach_volume(bench.guest, process, "first")
+        assert await bench.driver.find_volumes(bench.guest, process) == {other}
+    await bench.driver.attach_volume(bench.guest, process, replace(first, size_bytes=3 << 20))
+    assert await bench.driver.find_volumes(bench.guest, process) == {one, other}
+    assert await bench.power(process) == ("running", None, process)

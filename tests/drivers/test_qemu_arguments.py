@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drivers.hypervisor import Guest, GuestState
+from drivers.hypervisor import Guest, GuestState, GuestVolume
 from drivers.hypervisor.qemu import find_file_limit, find_limits, find_virtual_size
 from drivers.hypervisor.qemu_arguments import build_arguments, find_processor_count
 from drivers.hypervisor.qemu_probe import build_firmware, find_kvm_groups, find_machine_type, find_version
@@ -137,7 +137,10 @@ def test_the_memory_limit_counts_the_translation_cache():
     emulated, accelerated = find_limits(GUEST), find_limits(replace(GUEST, accelerator="kvm"))
     assert emulated.memory_bytes - accelerated.memory_bytes == 64 << 20
     assert accelerated.memory_bytes > GUEST.memory_mib << 20
-    assert find_file_limit(GUEST.disk_bytes) > GUEST.disk_bytes
+    assert find_file_limit(GUEST) > GUEST.disk_bytes
+    large = replace(GUEST, volumes=(GuestVolume("v", Path("/v"), 4 * GUEST.disk_bytes),))
+    assert find_file_limit(large) > 4 * GUEST.disk_bytes
+    assert find_file_limit(large, 8 * GUEST.disk_bytes) > 8 * GUEST.disk_bytes
 
 
 def test_every_run_state_has_one_meaning():

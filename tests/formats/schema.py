@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from drivers.fences import StoredFence
-from drivers.formats import CONFIG, CREDENTIALS, DHCP, FENCE, HOST, KINDS, PATCHES, STATUS
+from drivers.formats import CONFIG, CREDENTIALS, DHCP, FENCE, HOST, KINDS, PATCHES, STATUS, VOLUME
 from drivers.machine import HostFile
 from drivers.network.dhcp import StoredServer
 from drivers.stored import StoredConfig, StoredStatus
+from drivers.volumes import StoredVolume
 from workers.host_api import Credentials
 
 HERE = Path(__file__).parent
@@ -28,6 +29,7 @@ MODELS = {
     FENCE: StoredFence,
     CREDENTIALS: Credentials,
     DHCP: StoredServer,
+    VOLUME: StoredVolume,
 }
 """The model of each kind of file; that of a download has the one field `validator`, and no model."""
 

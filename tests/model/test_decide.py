@@ -13,6 +13,7 @@ from model.process import ProcessRecord
 from model.record import CreateProgress, Record, Refusal
 from model.step import DESTROY_ORDER, NOTHING_TO_DO, WORDS, Step, StepKind
 from model.vm import PowerState
+from model.volume import WantedVolume
 from tests.model.world import GIB, NOW, World, empty_view, make_row
 
 PROCESS = ProcessRecord(pid=7, start_time=7, boot_id="b1", uid=200001)
@@ -239,6 +240,33 @@ def test_a_stop_waits_for_nothing_else():
     ]
 
 
+DATA, LOGS = (WantedVolume(volume_id=name, size_gib=1) for name in ("data", "logs"))
+
+
+def test_each_volume_is_made_sure_of_before_the_boot():
+    """H-V2, L-C11: by a step of its own, in the order asked for; also before a boot after the host's reboot."""
+    world = World(make_row(volumes=(DATA, LOGS)))
+    ensured = [StepKind.ENSURE_VOLUME, StepKind.ENSURE_VOLUME]
+    assert run_until_rest(world) == [*CREATE_STORY, *ensured, StepKind.BOOT, StepKind.COMPLETE, StepKind.SETTLED]
+    world = created(power_state=PowerState.STOPPED, volumes=(DATA, LOGS))
+    assert next_step(world.row, world.view).kind is StepKind.STOP
+    run_until_rest(world)
+    world.status(power_state=PowerState.RUNNING, volumes=(LOGS,), generation=2)
+    assert run_until_rest(world) == [StepKind.DETACH_VOLUME, StepKind.BOOT, StepKind.APPLY, StepKind.SETTLED]
+
+
+def test_volumes_come_and_go_while_the_guest_runs():
+    """H-V1, H-V4: what is not wanted any more goes first; nothing is started anew."""
+    world = created(volumes=(DATA,))
+    assert run_until_rest(world) == [StepKind.ENSURE_VOLUME, StepKind.SETTLED]
+    larger = LOGS.model_copy(update={"size_gib": 2})
+    world.status(volumes=(LOGS,))
+    assert run_until_rest(world) == [StepKind.DETACH_VOLUME, StepKind.ENSURE_VOLUME, StepKind.SETTLED]
+    world.status(volumes=(larger,))
+    assert run_until_rest(world) == [StepKind.ENSURE_VOLUME, StepKind.SETTLED]
+    assert world.starts == 0
+
+
 REBUILD_STORY = [
     StepKind.STOP,
     StepKind.SET_ASIDE,
@@ -384,7 +412,22 @@ def test_only_what_builds_up_is_cancelled(kind: StepKind, deleted: bool, digest:
 wishes = st.lists(
     st.sampled_from(
         [
-            *("run", "stop", "pause", "restart", "grow", "keys", "delete", "undelete", "reboot", "kill", "crash"),
+            *(
+                "run",
+                "stop",
+                "pause",
+                "restart",
+                "grow",
+                "grow volume",
+                "attach",
+                "detach",
+                "keys",
+                "delete",
+                "undelete",
+                "reboot",
+                "kill",
+                "crash",
+            ),
             *("late", "rebuild", "undo"),
         ]
     ),
@@ -429,6 +472,15 @@ def wish_for(world: World, wish: str) -> None:
         world.status(restart_generation=desired.restart_generation + 1, **bump)
     elif wish == "grow":
         world.status(disk_gib=(desired.disk_gib or 1) + 1, spec_generation=desired.spec_generation + 1, **bump)
+    elif wish in ("attach", "detach", "grow volume"):
+        volumes = list(desired.volumes)
+        if wish == "attach":
+            volumes.append(WantedVolume(volume_id=f"v{desired.generation}", size_gib=1))
+        elif volumes and wish == "detach":
+            volumes.pop(0)
+        elif volumes:
+            volumes[0] = volumes[0].model_copy(update={"size_gib": volumes[0].size_gib + 1})
+        world.status(volumes=tuple(volumes), spec_generation=desired.spec_generation + 1, **bump)
     elif wish == "keys":
         world.status(input_digest=desired.input_digest + "x", **bump)
     elif wish == "delete" and not desired.deleted:
@@ -462,6 +514,8 @@ def assert_as_wished(world: World, last: list[StepKind]) -> None:
         assert seen.setback in (None, world.row.status.setback)
     assert record.applied_generation == desired.generation
     assert record.seed_digest == desired.input_digest
+    wanted = [(each.volume_id, each.size_gib * GIB) for each in desired.volumes]
+    assert [(each.volume_id, each.size_bytes) for each in record.volumes] == wanted
     assert (record.applied_rebuild_generation, record.create) == (desired.rebuild_generation, None)
     assert world.disk is not None
     assert world.used <= set(world.disks.values())

@@ -11,6 +11,7 @@ from model.record import CreateProgress, HostOrder, KeptDisk, Observed, Record, 
 from model.row import Desired, HostState, Row, Status
 from model.step import Step, StepKind
 from model.vm import Phase, PowerState, Quarantine
+from model.volume import AttachedVolume, in_order
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GIB = 1 << 30
@@ -103,6 +104,7 @@ class World:
         self.used: set[int] = set()
         self.made = 0
         self.keeps = False
+        self.volume_id: str | None = None
 
     def record(self, **changes: object) -> None:
         old = self.view.record or Record(input_digest=self.row.desired.input_digest)
@@ -142,6 +144,7 @@ class World:
     def apply(self, step: Step) -> None:
         """Do what the host or the store does for `step`."""
         self.done = (*self.done, step.kind)
+        self.volume_id = step.volume_id
         getattr(self, f"do_{step.kind.value}")()
 
     def tell(self) -> None:
@@ -236,7 +239,22 @@ class World:
             self.create(seed=True)
         self.record(seed_digest=self.row.desired.input_digest)
 
+    def do_ensure_volume(self) -> None:
+        record = self.view.record
+        assert record is not None
+        (wanted,) = [each for each in self.row.desired.volumes if each.volume_id == self.volume_id]
+        there = {each.volume_id: each for each in record.volumes}
+        there[wanted.volume_id] = AttachedVolume(volume_id=wanted.volume_id, size_bytes=wanted.size_gib * GIB)
+        self.record(volumes=in_order(there.values(), self.row.desired.volumes))
+
+    def do_detach_volume(self) -> None:
+        record = self.view.record
+        assert record is not None
+        self.record(volumes=tuple(each for each in record.volumes if each.volume_id != self.volume_id))
+
     def do_boot(self) -> None:
+        there = self.view.record.volumes if self.view.record else ()
+        assert [each.volume_id for each in there] == [each.volume_id for each in self.row.desired.volumes], "L-C11"
         assert self.view.observed.process is None or self.view.observed.guest_ended, "never a second process"
         if self.view.record is not None and self.view.record.boot_id is not None:
             assert self.view.observed.setback in (None, self.row.status.setback), "a setback is counted first"

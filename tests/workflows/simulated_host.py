@@ -19,6 +19,7 @@ from model.process import ProcessRecord
 from model.record import CreateProgress, HostOrder, Observed, Record, Setback, View
 from model.step import StepKind
 from model.vm import LastExit, PowerState
+from model.volume import AttachedVolume, in_order
 from tests.model.world import begin_rebuild
 
 GIB = 1 << 30
@@ -204,6 +205,21 @@ def _seed(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
         _progress(machine, seed=True)
 
 
+def _volume(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    assert machine.record is not None
+    (wanted,) = [each for each in order.volumes if each.volume_id == order.volume_id]
+    there = {each.volume_id: each for each in machine.record.volumes}
+    size = wanted.size_gib * GIB
+    there[wanted.volume_id] = AttachedVolume(volume_id=wanted.volume_id, size_bytes=size)
+    _update(machine, volumes=in_order(there.values(), order.volumes))
+
+
+def _volume_detached(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    assert machine.record is not None
+    left = tuple(each for each in machine.record.volumes if each.volume_id != order.volume_id)
+    _update(machine, volumes=left)
+
+
 def _booted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     assert machine.record is not None
     last: Setback | None = machine.told.get("setback")
@@ -319,6 +335,8 @@ _EFFECTS: dict[str, Callable[[SimulatedHost, Machine, HostOrder], None]] = {
     "ensure_image": _image,
     "ensure_root_disk": _root_disk,
     "ensure_seed": _seed,
+    "ensure_volume": _volume,
+    "ensure_volume_detached": _volume_detached,
     "ensure_booted": _booted,
     "ensure_completed": _completed,
     "ensure_applied": _applied,

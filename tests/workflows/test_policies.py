@@ -48,6 +48,8 @@ LONGEST_WAITS = {
     "ensure_image": slots.WAIT_SECONDS + storage.IMAGE_SECONDS + LOCK + VIEW,
     "ensure_root_disk": slots.WAIT_SECONDS + LOCK + disks.QEMU_IMG_SECONDS + VIEW,
     "ensure_seed": INPUT + LOCK + VIEW,
+    "ensure_volume": LOCK + FIND + qemu.PLUG_SECONDS + VIEW,
+    "ensure_volume_detached": LOCK + FIND + max(qemu.PLUG_SECONDS, KILL) + VIEW,
     "ensure_booted": FIND + slots.WAIT_SECONDS + LOCK + FIND + KILL + NETWORK + max(UNDO_NETWORK, START) + VIEW,
     "ensure_completed": LOCK + VIEW,
     "ensure_paused": LOCK + 2 * FIND + VIEW,
