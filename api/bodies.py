@@ -259,6 +259,12 @@ class GrowVolumeBody(Body):
     size_gib: DiskGib
 
 
+class MaintenanceBody(Body):
+    """For how long a host's silence is expected, in whole seconds."""
+
+    seconds: int = Field(ge=60, le=30 * 86_400)
+
+
 class ReplaceHostBody(Body):
     """For how long the join string can be used, in whole seconds."""
 

@@ -291,6 +291,8 @@ class HostDocument(Shown):
     state_lost_at: datetime | None
     rolled_back_at: datetime | None
     joined_at: datetime
+    maintenance_until: datetime | None
+    credential_revoked_at: datetime | None
     forgotten_at: datetime | None
     vms: int
     vms_deleted: int

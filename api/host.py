@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 
 from fastapi import APIRouter
 
-from api.bodies import ChangeHostBody, ForgetBody, NewHostBody, ReplaceHostBody
+from api.bodies import ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
 from api.cursor import After, Limit, page
 from api.documents import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument, Page, VmDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
@@ -19,6 +20,7 @@ from model.join import JoinString
 from model.vm import Phase
 from store.enrolment import Invited
 from store.forget import forget_host, list_forgotten
+from store.maintenance import begin_maintenance
 from store.vm import VmFilter
 
 router = APIRouter(prefix="/v1/hosts", tags=["hosts"], route_class=GatedRoute)
@@ -107,6 +109,12 @@ async def forgotten(
     """List the VMs that were given up with a host; their rows are kept for 30 days."""
     found = await list_forgotten(parts.pool, (await parts.hosts.get(host)).id, limit=limit + 1, after=after)
     return page(found, limit, lambda vm: ForgottenVmDocument(**asdict(vm)))
+
+
+@router.post("/{host}/maintenance")
+async def maintain(host: HostId, body: MaintenanceBody, caller: FleetOperator, parts: PartsOf) -> HostDocument:
+    """Expect a host to be silent until then, and let nothing new come to it; uncordon ends it (H-E2)."""
+    return host_view(await begin_maintenance(parts.pool, host, timedelta(seconds=body.seconds), caller.actor))
 
 
 @router.get("/{host}/quarantined")

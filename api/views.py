@@ -9,7 +9,6 @@ from urllib.parse import quote
 from api.documents import (
     Addresses,
     CertificateDocument,
-    Condition,
     FileDocument,
     HeldDocument,
     HostDocument,
@@ -26,10 +25,9 @@ from api.documents import (
     VolumeDocument,
     WhyDocument,
 )
+from api.host_conditions import host_conditions
 from api.why import error_for, why
 from model.capacity import find_excess
-from model.report import Capacity
-from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
 from model.specification import FileSpec
 from model.text import clean_text
 from model.volume import volume_serial
@@ -134,19 +132,8 @@ def host_view(host: StoredHost) -> HostDocument:
         over_by=find_excess(report.caps, host.live + host.leaving) if report and report.caps else None,
         hypervisors=list(report.hypervisors) if report else [],
         unmanaged=report.unmanaged if report else None,
-        conditions=_conditions(report.capacity) if report else [],
+        conditions=host_conditions(host),
     )
-
-
-def _conditions(capacity: Capacity) -> list[Condition]:
-    """List what is wrong with a host by its last report (D-12)."""
-    free, total = capacity.storage_bytes_free, capacity.storage_bytes_total
-    if not is_below(DISK_WARN_PERCENT, free, total):
-        return []
-    stopped = is_below(DISK_STOP_CREATES_PERCENT, free, total)
-    what = "no VM is made there, and unused images were removed" if stopped else "VMs are still made there"
-    advice = f"make room on the host; below {DISK_STOP_CREATES_PERCENT} % no VM is made"
-    return [Condition(condition="disk_short", what=f"{describe_room(free, total)}: {what}", advice=advice)]
 
 
 def image_view(image: StoredImage, *, project: str | None) -> ImageDocument:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from cli.client import Api
 from cli.document import Document, documents, inner, things
-from cli.options import Json, read_pairs
+from cli.options import Json, read_duration, read_pairs
 from cli.output import age, moment, print_facts, print_json, print_table, say
 from cli.room import describe_conditions, describe_room, short_room
 from cli.vm_create import segment
@@ -30,13 +33,20 @@ def row(host: Document) -> tuple[object, ...]:
     seen = age(host.get("last_report_at"))
     return (
         host.get("name"),
-        "silent" if host.get("silent") else host.get("status"),
+        describe_status(host),
         f"{seen} ago" if seen else "never",
         host.get("vms"),
         *(short_room(host, name) for name in DIMENSIONS),
         ", ".join(map(describe_hypervisor, documents(host, "hypervisors"))),
         host.get("id"),
     )
+
+
+def describe_status(host: Document) -> str:
+    """Say what a host is, and that it is silent; in maintenance that is expected until then (H-E2)."""
+    if host.get("status") == "maintenance":
+        return f"maintenance until {moment(host.get('maintenance_until'))}"
+    return "silent" if host.get("silent") else str(host.get("status"))
 
 
 def describe_hypervisor(found: Document) -> str:
@@ -107,13 +117,30 @@ def label(name: str, /, *labels: str, as_json: Json = False) -> None:
     say(f"{host['name']} is labelled {told}" if told else f"{host['name']} has no label")
 
 
-def _change(name: str, verb: str, *, as_json: bool) -> None:
+def maintenance(
+    name: str,
+    /,
+    *,
+    lasting: Annotated[str, Parameter(name="--for", help="For how long, as 30m or 4h.")],
+    as_json: Json = False,
+) -> None:
+    """Expect a host to be silent for a while, and let no new VM come to it; `hostler host uncordon` ends it.
+
+    :param name: Name or id.
+    """
+    duration = read_duration(lasting, "--for")
+    seconds = int(duration.total_seconds()) if duration else 0
+    _change(name, "maintenance", as_json=as_json, body={"seconds": seconds})
+
+
+def _change(name: str, verb: str, *, as_json: bool, body: Document | None = None) -> None:
     with Api() as api:
-        host = api.call("POST", f"/v1/hosts/{segment(name)}/{verb}")
+        host = api.call("POST", f"/v1/hosts/{segment(name)}/{verb}", body=body)
     if as_json:
         print_json(host)
     else:
-        say(f"{host['name']} is {host['status']}")
+        status = describe_status(host) if host["status"] == "maintenance" else host["status"]
+        say(f"{host['name']} is {status}")
 
 
 def facts(host: Document) -> list[tuple[str, object]]:

@@ -53,6 +53,7 @@ _HOST_COMMANDS = (
     ("replace", "cli.host_join:replace", "Let a machine take a host's place."),
     ("revoke", "cli.host_join:revoke", "End a host's credential; its guests run on."),
     ("cordon", "cli.host:cordon", "Let no new VM come to a host."),
+    ("maintenance", "cli.host:maintenance", "Expect a host to be silent for a while."),
     ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
     ("label", "cli.host:label", "Label a host, for VMs that ask for a labelled one."),
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),

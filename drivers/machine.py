@@ -20,7 +20,8 @@ from model.errors import Conflict, Unreadable
 from model.report import Capacity
 from model.versions import VERSION
 
-NUMBERS_RESERVED = 1000
+NUMBERS_RESERVED = 30
+"""A state directory that was rolled back by more than so many reports begins below one that was acknowledged (H-E2)."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MACHINE_ID = Path("/etc/machine-id")
 MEMORY = Path("/proc/meminfo")

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("id", "name", "labels", "status", "key_version", "instance_id", "machine_id", "boot_id", "worker_version"),
-    *("activity_names", "report_number", "last_report_at", "state_lost_at", "rolled_back_at", "joined_at"),
+    *(
+        "activity_names",
+        "report_number",
+        "last_report_at",
+        "state_lost_at",
+        "rolled_back_at",
+        "joined_at",
+        "maintenance_until",
+        "credential_revoked_at",
+    ),
     "forgotten_at",
 )
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
@@ -53,6 +62,8 @@ class StoredHost:
     state_lost_at: datetime | None
     rolled_back_at: datetime | None
     joined_at: datetime
+    maintenance_until: datetime | None
+    credential_revoked_at: datetime | None
     forgotten_at: datetime | None
     report: HostReport | None
     silent: bool
@@ -147,8 +158,9 @@ class HostStore:
         """Return how many hosts there are and how many of them are silent: all that a project may know (A-2)."""
         async with reading(self._pool) as connection:
             record = await connection.fetchrow(
-                """select count(*) as hosts, count(*) filter (where host_is_silent(h)) as silent from hosts h
-                where status <> 'forgotten'"""
+                """select count(*) as hosts,
+                    count(*) filter (where host_is_silent(h) and not silence_is_expected(h)) as silent
+                from hosts h where status <> 'forgotten'"""
             )
         return (record["hosts"], record["silent"]) if record else (0, 0)
 
@@ -157,7 +169,7 @@ class HostStore:
         return await self._set_status(host, "cordoned", "host.cordon", actor)
 
     async def uncordon(self, host: str, actor: Actor) -> StoredHost:
-        """Let new VMs come to a host again; one that has not reported yet goes on joining."""
+        """Let new VMs come to a host again, maintenance over; one that has not reported yet goes on joining."""
         return await self._set_status(host, "ready", "host.uncordon", actor)
 
     async def label(self, host: str, labels: Mapping[str, str], actor: Actor) -> StoredHost:
@@ -177,7 +189,8 @@ class HostStore:
         known = await self.get(host)
         async with transaction(self._pool) as connection:
             before = await connection.fetchval("select status from hosts where id = $1 for update", known.id)
-            if before not in ("joining", "ready", "cordoned"):
+            ends = ("joining", "ready", "cordoned", *(("maintenance",) if status == "ready" else ()))
+            if before not in ends:
                 raise Conflict(f"the host {known.name} is {before}: end that first")
             after = await connection.fetchval(
                 """update hosts set status = case when $2 = 'ready' and instance_id is null then 'joining' else $2 end

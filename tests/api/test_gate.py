@@ -52,6 +52,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("PATCH", "/v1/hosts/{host}"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/maintenance"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/forget"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/forgotten"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
@@ -97,6 +98,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/hosts"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/replace"): {},
+        ("POST", "/v1/hosts/{host}/maintenance"): {"seconds": 60},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 

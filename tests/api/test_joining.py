@@ -9,7 +9,7 @@ import pytest
 from model.credential import new_credential
 from model.errors import Invalid
 from model.join import JoinString
-from tests.api.conftest import Answer, World, report_of
+from tests.api.conftest import Answer, World, report_of, vm_body
 
 REPLACE = "hostler host replace h9"
 
@@ -111,6 +111,40 @@ async def test_a_revoked_host_is_heard_no_more(world: World) -> None:
     assert (shown.status_code, shown.json()["name"]) == (200, "h9")
     refused = await report(world, credential, 2)
     assert (refused.status_code, REPLACE in refused.json()["detail"]) == (401, True)
+
+
+async def test_a_host_in_maintenance_may_be_silent(world: World) -> None:
+    """H-E2: until its time; nothing new comes to it, readiness says nothing of it, and it goes on when it is over."""
+    _, credential = await trade(world, await add(world))
+    await report(world, credential, 1)
+    await world.pool.execute(
+        "update hosts set last_report_at = now() - interval '1 hour' where name = 'h9'; "
+        "update fleet set heard_at = now(), hearing_since = now() - interval '2 hours'"
+    )
+    assert (await world.parts.hosts.count())[1] == 1
+    shown = (await world.call("POST", "/v1/hosts/h9/maintenance", json={"seconds": 3600})).json()
+    assert (shown["status"], shown["silent"]) == ("maintenance", True)
+    assert (await world.parts.hosts.count())[1] == 0
+    refused = await world.call("POST", "/v1/vms", json=vm_body(host="h9"))
+    assert (refused.status_code, "maintenance" in refused.json()["detail"]) == (409, True)
+    assert (await world.call("POST", "/v1/hosts/h9/cordon")).status_code == 409
+    await report(world, credential, 2)
+    assert (await world.call("GET", "/v1/hosts/h9")).json()["status"] == "maintenance", "a report does not end it"
+    await world.pool.execute("update hosts set maintenance_until = now(), last_report_at = now() - interval '1 hour'")
+    assert (await world.parts.hosts.count())[1] == 2, "past its time silence counts again"
+    assert (await world.call("POST", "/v1/hosts/h9/uncordon")).json()["status"] == "ready"
+
+
+async def test_a_host_that_lost_its_state_shows(world: World) -> None:
+    """H-E2, L-V9, H-E5: a new instance, an older copy, processes without a record, a revocation: each a condition."""
+    _, credential = await trade(world, await add(world))
+    await report(world, credential, 5)
+    assert (await world.call("GET", "/v1/hosts/h9")).json()["conditions"] == []
+    await report(world, credential, 3, unmanaged=2)
+    await report(world, credential, 4, instance_id="i2", unmanaged=2)
+    await world.call("POST", "/v1/hosts/h9/revoke")
+    shown = (await world.call("GET", "/v1/hosts/h9")).json()["conditions"]
+    assert [each["condition"] for each in shown] == ["state_lost", "rolled_back", "revoked", "unmanaged"]
 
 
 async def test_credentials_end_and_are_renewed(world: World) -> None:

@@ -83,6 +83,18 @@ def test_a_host_is_given_up_only_by_its_name_typed_again(fleet: Fleet, hostler: 
     assert found.err.startswith("host-1 is given up since 2026-01-01")
 
 
+def test_maintenance_says_until_when(fleet: Fleet, hostler: Runner) -> None:
+    """H-E2: and a silence that is expected is not shown as one."""
+    until = "2030-01-01T00:00:00+00:00"
+    shown = {"id": HOST_ID, "name": "host-1", "status": "maintenance", "maintenance_until": until, "silent": True}
+    fleet.answers["POST", "/v1/hosts/host-1/maintenance"] = (200, shown)
+    found = hostler("host", "maintenance", "host-1", "--for", "2h")
+    assert (found.code, fleet.asked[-1].body) == (0, {"seconds": 7200})
+    assert found.err.startswith("host-1 is maintenance until 20")
+    fleet.hosts = [shown]
+    assert "silent" not in hostler("host", "ls").out
+
+
 def test_what_a_host_joins_with_is_alone_on_standard_output(fleet: Fleet, hostler: Runner) -> None:
     """H-E1: it goes into a file or a pipe; the sentence around it does not."""
     joined = {"host_id": HOST_ID, "name": "host-1", "join": "http://h#hsj_x", "join_expires_at": "2030-01-01T00:00:00Z"}

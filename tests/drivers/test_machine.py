@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,17 @@ def test_a_failed_probe_is_unknown_never_zero(tmp_path, monkeypatch) -> None:
     capacity = measure_capacity(tmp_path, committed_millicores=500, promised_bytes=0)
     assert capacity.memory_mib_total > 0
     assert capacity.storage_bytes_free > 0
+
+
+async def test_an_older_copy_begins_below_what_was_acknowledged(tmp_path: Path) -> None:
+    """H-E2: a state directory that was rolled back by more than 30 reports uses a number again."""
+    (tmp_path / "id").write_text("m")
+    told = {"fleet_id": "f", "host_id": "h", "machine_id_path": tmp_path / "id"}
+    identity = HostIdentity.open(tmp_path / "host", **told)
+    await identity.next_number()
+    copy = (tmp_path / "host" / "host.json").read_bytes()
+    for _ in range(40):
+        acknowledged = await identity.next_number()
+    assert await HostIdentity.open(tmp_path / "host", **told).next_number() > acknowledged
+    (tmp_path / "host" / "host.json").write_bytes(copy)
+    assert await HostIdentity.open(tmp_path / "host", **told).next_number() < acknowledged

@@ -247,7 +247,7 @@ async def running_fleet(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(world.client)
         url = await stack.enter_async_context(serving(world.parts))
-        await _enrol(fleet, url, address, namespace)
+        await _enrol(fleet, url, address)
         await fleet.call("POST", "/v1/images", json=machine.make_image(served))
         await world.parts.certificates.establish()
         if apart is not None:
@@ -298,7 +298,7 @@ def _environment(settings: Settings, host_settings: dict[str, Any]) -> dict[str,
     return {name: json.dumps(v) if isinstance(v, list) else str(v) for name, v in (told | host_told).items()}
 
 
-async def _enrol(fleet: Fleet, url: str, address: str, namespace: str) -> None:
+async def _enrol(fleet: Fleet, url: str, address: str) -> None:
     given = await fleet.call("POST", "/v1/hosts", json={"name": "host-1"})
     join = JoinString.parse(given["join"]).model_copy(update={"url": url})
     await ensure_joined(fleet.home / "host", join, temporal_address=address)

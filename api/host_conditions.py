@@ -1,0 +1,55 @@
+"""What is wrong with a host, each with what a person can do (D-12, H-E2, H-E5)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from api.documents import Condition
+from model.report import Capacity
+from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
+from store.host import StoredHost
+
+SHOWN_FOR = timedelta(days=7)
+"""How long it is told that a host lost its state: nobody has to say that it was read."""
+
+
+def host_conditions(host: StoredHost) -> list[Condition]:
+    """List what is wrong with a host by its row and its last report."""
+    found = _identity(host)
+    if host.report is not None:
+        found += _disk(host.report.capacity) + _unmanaged(host.report.unmanaged)
+    return found
+
+
+def _identity(host: StoredHost) -> list[Condition]:
+    told: list[Condition] = []
+    names = (
+        ("state_lost", host.state_lost_at, "reported with a new state directory: what it held before is lost"),
+        ("rolled_back", host.rolled_back_at, "reported with an older copy of its state directory"),
+    )
+    for condition, at, what in names:
+        if at is not None and datetime.now(UTC) - at < SHOWN_FOR:
+            advice = "its VMs were looked at anew: rebuild, or delete, those that failed for want of their record"
+            told.append(Condition(condition=condition, what=f"{what} ({at:%Y-%m-%d %H:%M} UTC)", advice=advice))
+    if host.credential_revoked_at is not None:
+        advice = f"`hostler host replace {host.name}` lets it join again"
+        told.append(Condition(condition="revoked", what="its credential was revoked", advice=advice))
+    return told
+
+
+def _unmanaged(count: int) -> list[Condition]:
+    if not count:
+        return []
+    what = f"{count} of its user ids for guests run processes that no readable record accounts for"
+    return [Condition(condition="unmanaged", what=what, advice="look at them on the host; nothing touches them")]
+
+
+def _disk(capacity: Capacity) -> list[Condition]:
+    """List what is wrong with a host by its last report (D-12)."""
+    free, total = capacity.storage_bytes_free, capacity.storage_bytes_total
+    if not is_below(DISK_WARN_PERCENT, free, total):
+        return []
+    stopped = is_below(DISK_STOP_CREATES_PERCENT, free, total)
+    what = "no VM is made there, and unused images were removed" if stopped else "VMs are still made there"
+    advice = f"make room on the host; below {DISK_STOP_CREATES_PERCENT} % no VM is made"
+    return [Condition(condition="disk_short", what=f"{describe_room(free, total)}: {what}", advice=advice)]
