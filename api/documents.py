@@ -175,7 +175,7 @@ class VmDocument(Shown):
 
     `old_disk_until`: until then a rebuild can be undone. `at_next_boot` names what of the change that is answered the
     guest takes when it boots next. `setbacks`: how often in a row its guest ended by itself, or was paused by its
-    hypervisor.
+    hypervisor. `standstill`: why nothing is done with any VM now, whatever is wanted of it.
     """
 
     id: str
@@ -227,6 +227,7 @@ class VmDocument(Shown):
     expected_by: datetime | None
     overdue: bool
     held_by: str | None
+    standstill: str | None
     created_at: datetime
     updated_at: datetime
     at_next_boot: list[str]

@@ -22,10 +22,15 @@ async def alive() -> Health:
 
 @router.get("/readyz")
 async def ready(parts: PartsOf) -> Health:
-    """200 while Postgres answers; `degraded` when Temporal does not, or hosts are silent."""
+    """200 while Postgres answers; `degraded` when Temporal does not, or hosts are silent.
+
+    `behind`: the database is older than what hosts were ordered last, and nothing is done until that is settled.
+    """
     fleet = await get_fleet(parts.pool)
+    if fleet.behind:
+        return Health(status="behind")
     _, silent = await parts.hosts.count()
-    well = not silent and not fleet.behind and await _temporal_answers(parts)
+    well = not silent and await _temporal_answers(parts)
     return Health(status="ok" if well else "degraded")
 
 

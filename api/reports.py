@@ -11,6 +11,7 @@ from model.text import clean_text
 
 _LARGEST = (1 << 63) - 1
 _LARGEST_COUNT = (1 << 31) - 1
+_LIFTED = ("/epoch", "/pass_number", "_generation", "/generation")
 _FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -36,7 +37,10 @@ def _clean(value: Any, pointer: str) -> Any:
 
 
 def _largest(pointer: str) -> int:
-    return _LARGEST_COUNT if pointer.endswith("/restart_count") else _LARGEST
+    if pointer.endswith("/restart_count"):
+        return _LARGEST_COUNT
+    # The fleet's own go on above them after a restore.
+    return _LARGEST >> 1 if pointer.endswith(_LIFTED) else _LARGEST
 
 
 def _time(value: datetime, pointer: str) -> datetime:

@@ -44,6 +44,10 @@ _AS_STORED = (
     *("create_attempts", "restart_count", "first_ready_at", "settled", "due_at", "created_at", "updated_at"),
     *("expected_by", "overdue", "held_by"),
 )
+BEHIND = (
+    "the fleet's database is older than what its hosts were ordered last: until its operators have settled that, "
+    "nothing is booted, stopped or destroyed"
+)
 _AS_SPECIFIED = (
     *("cpu_millicores", "memory_mib", "disk_gib", "ssh_authorized_keys", "hypervisor", "on_guest_poweroff"),
     *("stop_timeout_seconds", "boot_priority", "metadata", "ssh_user_cas"),
@@ -86,6 +90,7 @@ def vm_view(
             if quarantine
             else None
         ),
+        standstill=BEHIND if vm.behind else None,
         at_next_boot=list(at_next_boot),
         operation=operation,
     )

@@ -127,6 +127,12 @@ _TOLD: dict[Waiting, _Told] = {
         "does without what {host} cannot give it, and keeps what it has",
         "Ask for what the host has (`hostler vm resize {name}`); after its host's next boot it is tried again.",
     ),
+    Waiting.BEHIND: _Told(
+        "waits, since the fleet's database may be older than what {host} was ordered last, and nothing is booted, "
+        "stopped or destroyed meanwhile",
+        "Operators see by `hostler restore` what has to be settled; where that is nothing, it goes on by itself once "
+        "{host} has reported.",
+    ),
     Waiting.FROZEN: _Told(
         "waits for the fleet to be unfrozen: until then nothing is destroyed",
         "`hostler vm undelete {name}` brings it back meanwhile.",

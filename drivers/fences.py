@@ -66,6 +66,11 @@ class FenceStore:
         """Return the highest fence seen, for what the host does by itself (it raises none)."""
         return self._seen.get(vm_id)
 
+    @property
+    def last_pass(self) -> int:
+        """The highest pass number of all orders that this host has seen and not forgotten."""
+        return max((fence.pass_number for fence in self._seen.values()), default=0)
+
     def check_identity(self, fence: Fence) -> None:
         """Raise Fenced for an order of another fleet, host or instance."""
         if (fence.fleet_id, fence.host_id, fence.instance_id) != self._identity:

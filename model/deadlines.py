@@ -21,6 +21,7 @@ RIGHTFUL = frozenset(
         Waiting.LOST_RECORD,
         Waiting.CORRUPT_COUNTERS,
         Waiting.REFUSED_CHANGE,
+        Waiting.BEHIND,
         Waiting.FROZEN,
         Waiting.GRACE,
         Waiting.HOST_DISK,

@@ -32,10 +32,22 @@ class Capacity(Lenient):
     storage_bytes_promised: int | None = None
 
 
+class Recorded(Lenient):
+    """What a host's record says that was applied last: generations, the epoch and the input that they belong to."""
+
+    epoch: int
+    generation: int
+    spec_generation: int
+    restart_generation: int
+    rebuild_generation: int
+    input_digest: str
+
+
 class VmReport(Lenient):
     """One VM as its host last saw it. `look` asks for a pass: what was seen differs from the record, or a turn came.
 
     `guest_stopped_itself` is set when the guest ended by its own power-off while nobody had asked for a stop.
+    `recorded`: of a readable record; it is no news by itself, so it is told with what is (H-R1).
     """
 
     vm_id: str
@@ -45,6 +57,7 @@ class VmReport(Lenient):
     unreadable: str | None = None
     look: bool = False
     guest_stopped_itself: bool = False
+    recorded: Recorded | None = None
 
 
 class HostReport(Lenient):
@@ -53,6 +66,7 @@ class HostReport(Lenient):
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
     of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was
     told to remove and of which a search found nothing; that a report does not name a volume confirms nothing (H-V3).
+    `epoch` and `pass_number` are the highest that the host has seen: a store that has not reached them is behind (H-R1).
     """
 
     number: int
@@ -73,6 +87,8 @@ class HostReport(Lenient):
     volumes_gone: tuple[str, ...] = ()
     unmanaged: int = 0
     emulated: bool = False
+    epoch: int = 0
+    pass_number: int = 0
 
 
 class ReportAnswer(Lenient):

@@ -83,7 +83,10 @@ class HostState(Lenient):
 
 
 class Row(Lenient):
-    """One consistent read of a VM's row. `now` is Postgres' clock; `owner`: the asking pass still owns it."""
+    """One consistent read of a VM's row. `now` is Postgres' clock; `owner`: the asking pass still owns it.
+
+    `behind`: the row may be older than what the host was ordered last, so nothing is done with it (H-R1).
+    """
 
     vm_id: str
     project: str
@@ -92,6 +95,7 @@ class Row(Lenient):
     min_worker_version: str | None = None
     max_create_attempts: int = 5
     frozen: bool = False
+    behind: bool = False
     host: HostState
     desired: Desired
     status: Status

@@ -36,6 +36,8 @@ class Waiting(StrEnum):
     """The host's record says that more was applied than was ever asked for (L-N5)."""
     REFUSED_CHANGE = "refused_change"
     """The host cannot give the VM what was asked for; it keeps what it has (L-V8)."""
+    BEHIND = "behind"
+    """The store may be behind what the host was ordered last, as after a restore (H-R1)."""
     FROZEN = "frozen"
     """The fleet is frozen: nothing is destroyed (H-R2)."""
     GRACE = "grace"

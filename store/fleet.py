@@ -24,6 +24,8 @@ class Fleet:
     epoch: int
     frozen: bool
     behind: bool
+    behind_since: datetime | None
+    behind_why: str | None
     min_worker_version: str | None
     max_create_attempts: int
     host_silent_after: timedelta
@@ -43,12 +45,25 @@ async def ensure_fleet(pool: Pool) -> Fleet:
             on conflict do nothing""",
             new_id(),
         )
-        await connection.execute(
-            """update fleet set behind = true from pg_control_system() s, pg_control_checkpoint() c
-            where not behind
-                and (fleet.system_identifier, timeline) is distinct from (s.system_identifier::text, c.timeline_id)"""
-        )
+        await check_identity(connection)
         return await read_fleet(connection)
+
+
+async def check_identity(connection: Connection) -> None:
+    """Mark the store as behind where its database is another one than was noted."""
+    other = await connection.fetchval(
+        """select (f.system_identifier, f.timeline) is distinct from (s.system_identifier::text, c.timeline_id)
+        from fleet f cross join pg_control_system() s cross join pg_control_checkpoint() c where not f.behind"""
+    )
+    if other:
+        await mark_behind(connection, "the database is another one than was noted: it was restored, copied or promoted")
+
+
+async def mark_behind(connection: Connection, why: str) -> None:
+    """Say that the store is behind what hosts were ordered last; nothing is done until a person has settled it."""
+    await connection.execute(
+        "update fleet set behind = true, behind_since = now(), behind_why = $1 where not behind", why
+    )
 
 
 async def get_fleet(pool: Pool) -> Fleet:
@@ -58,13 +73,17 @@ async def get_fleet(pool: Pool) -> Fleet:
 
 
 async def note_hearing(pool: Pool) -> None:
-    """Say that the API can hear hosts now. It says so every 10 s; after a gap of 30 s it has heard since now only."""
+    """Say that the API can hear hosts now. It says so every 10 s; after a gap of 30 s it has heard since now only.
+
+    Whoever hears looks whether the database was replaced meanwhile, too (H-R1).
+    """
     async with reading(pool) as connection:
         await connection.execute(
             """update fleet set heard_at = now(), hearing_since = case
                 when heard_at is null or heard_at < now() - $1::interval then now() else hearing_since end""",
             HEARING_GAP,
         )
+        await check_identity(connection)
 
 
 async def set_floor(pool: Pool, min_worker_version: str | None) -> None:
@@ -75,8 +94,8 @@ async def set_floor(pool: Pool, min_worker_version: str | None) -> None:
 
 async def read_fleet(connection: Connection) -> Fleet:
     record = await connection.fetchrow(
-        """select id, epoch, frozen, behind, min_worker_version, max_create_attempts, host_silent_after, heard_at,
-            hearing_since from fleet"""
+        """select id, epoch, frozen, behind, behind_since, behind_why, min_worker_version, max_create_attempts,
+            host_silent_after, heard_at, hearing_since from fleet"""
     )
     if record is None:
         raise Unavailable("the fleet has no row yet: the API makes it when it starts")

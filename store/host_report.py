@@ -19,6 +19,7 @@ from store.change import DISOWN, WAKE
 from store.database import transaction
 from store.fleet import read_fleet
 from store.observed import Seen, store_observed
+from store.restore import compare_with_host, keep_told
 from store.room import wake_refused
 from store.vm_change import change_locked
 from store.volume_report import release_volumes, store_volumes
@@ -55,7 +56,9 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
     """
     async with transaction(pool) as connection:
         host = await connection.fetchrow(
-            "select *, host_is_silent(h) as silent from hosts h where id = $1 for no key update", host_id
+            """select *, host_is_silent(h) as silent, last_report_at < pg_postmaster_start_time() as unheard
+            from hosts h where id = $1 for no key update""",
+            host_id,
         )
         if host is None:
             raise NotFound(f"there is no host {host_id}")
@@ -67,6 +70,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
             await _store_foreign(connection, host, report, {})
             answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
             return ReportTaken(answer.model_copy(update={"forgotten_pass": host["forgotten_pass"]}), ())
+        fleet = await compare_with_host(connection, host, report)
         if arrival.new_state:
             await _forget_revisions(connection, host_id)
         before = await _read_vms(connection, host_id, report)
@@ -83,13 +87,13 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await store_volumes(connection, host_id, report)
         await _store_foreign(connection, host, report, before)
-        if host["silent"] or arrival.new_state:
+        if host["silent"] or host["unheard"] or arrival.new_state:
             await _wake_unsettled(connection, host_id, everything=arrival.new_state)
         fits = await wake_refused(connection, host_id)
+        unlisted = fleet.behind and await keep_told(connection, host_id, report)
         pokes = await _pokes(connection, sorted(woken | stopped | ({fits} if fits else set())))
-        fleet = await read_fleet(connection)
         removed = await release_volumes(connection, host_id, report, fleet)
-        answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
+        answer = await _answer(connection, report.number, want_whole=not report.whole and (arrival.first or unlisted))
         return ReportTaken(answer.model_copy(update={"remove_volumes": removed}), pokes)
 
 
@@ -265,8 +269,9 @@ async def _wake_unsettled(connection: Connection, host_id: str, *, everything: b
     """A host is back: look at all that waited for it, spread over half a minute; whom it refused, when it has room."""
     await connection.execute(
         f"""update vms set wake = wake + 1, due_at = least(due_at, now() + random() * {_SPREAD})
-        where host_id = $1 and ($2 or due_at is not null or (waiting_for is distinct from 'refused'
-            and (observed_generation <> generation or phase not in ('ready', 'sleeping'))))""",
+        where host_id = $1 and ($2 or due_at is not null or waiting_for = '{Waiting.BEHIND}'
+            or (waiting_for is distinct from '{Waiting.REFUSED}'
+                and (observed_generation <> generation or phase not in ('ready', 'sleeping'))))""",
         host_id,
         everything,
     )

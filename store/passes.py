@@ -17,7 +17,7 @@ from store.deadlines import DESTROY_TIME, EXPECT, RIGHTFUL_WORDS, WORK_TIME
 from store.observed import Seen, store_observed
 from store.operation import begin_unasked, end_operations, take_up_operations
 from store.room import wake_refused
-from store.rows import OWNED, read_row
+from store.rows import MAY_DESTROY, OWNED, read_row
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -156,8 +156,8 @@ class PassStore:
             ref,
             f"""destroying = true,
             expected_by = case when v.destroying then v.expected_by else now() + {DESTROY_TIME} end""",
-            """v.quarantine_kind is not null and not v.held and (v.destroying or v.destroy_at <= now())
-            and not (select f.frozen or f.behind from fleet f)""",
+            f"""v.quarantine_kind is not null and not v.held and (v.destroying or v.destroy_at <= now())
+            and {MAY_DESTROY}""",
         )
 
     async def record_gone(self, ref: PassRef) -> bool:

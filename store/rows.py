@@ -13,7 +13,13 @@ from model.volume import WantedVolume
 if TYPE_CHECKING:
     from store.database import Connection
 
-ROW = """
+# The row may be older than what its host was ordered last (H-R1). Whoever restores a database starts its server: until
+# a host was heard since, nobody knows.
+BEHIND = "(f.behind or coalesce(h.last_report_at < pg_postmaster_start_time(), false))"
+MAY_DESTROY = f"""exists (select 1 from hosts h cross join fleet f
+    where h.id = v.host_id and not f.frozen and not {BEHIND})"""
+
+ROW = f"""
 select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spec_generation, v.restart_generation,
     v.rebuild_generation, v.kept_by, v.undo_of, v.old_disk_until, v.applied_rebuild_generation,
     v.input_digest, v.disk_gib, v.stop_timeout_seconds, v.on_guest_poweroff, v.poweroff_taken, v.phase,
@@ -29,9 +35,9 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
         from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
         join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
-    (h.report #>> '{capacity,storage_bytes_free}')::bigint as storage_bytes_free,
-    (h.report #>> '{capacity,storage_bytes_total}')::bigint as storage_bytes_total,
-    f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts, f.frozen or f.behind as frozen
+    (h.report #>> '{{capacity,storage_bytes_free}}')::bigint as storage_bytes_free,
+    (h.report #>> '{{capacity,storage_bytes_total}}')::bigint as storage_bytes_total,
+    f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts, f.frozen, {BEHIND} as behind
 from vms v join hosts h on h.id = v.host_id cross join fleet f
 """
 
@@ -56,6 +62,7 @@ def to_row(record: asyncpg.Record, pass_number: int | None = None) -> Row:
         min_worker_version=record["min_worker_version"],
         max_create_attempts=record["max_create_attempts"],
         frozen=record["frozen"],
+        behind=record["behind"],
         host=HostState(
             host_id=record["host_id"],
             instance_id=record["instance_id"],

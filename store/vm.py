@@ -67,7 +67,7 @@ select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phas
         from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
         join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
-    h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or f.behind as frozen,
+    h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen, f.behind,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
     {SHOWN_DETAIL} as status_detail, {OVERDUE} as overdue, now() as now
 from vms v join hosts h on h.id = v.host_id cross join fleet f
@@ -75,7 +75,7 @@ from vms v join hosts h on h.id = v.host_id cross join fleet f
 """
 _COMPUTED = (
     *("status_detail", "overdue", "certificate_serial", "certificate_valid_until"),
-    *("host_name", "host_silent", "host_last_report_at", "frozen", "address", "address_refused", "now"),
+    *("host_name", "host_silent", "host_last_report_at", "frozen", "behind", "address", "address_refused", "now"),
 )
 
 
@@ -108,6 +108,7 @@ class StoredVm:
     expected_by: datetime | None
     overdue: bool
     frozen: bool
+    behind: bool
     generation: int
     spec_generation: int
     restart_generation: int

@@ -147,6 +147,8 @@ class Reports:
             volumes_gone=tuple(sorted(self._host.volumes.gone)),
             unmanaged=self._host.watch.unmanaged,
             emulated=any(found.emulated for found in parts.availability),
+            epoch=identity.epoch,
+            pass_number=parts.jobs.fences.last_pass,
         )
 
     def _measure(self, held: Entitlement) -> Capacity:

@@ -11,7 +11,7 @@ from drivers.records import Entry, RecordStore
 from drivers.stored import StoredStatus
 from model.errors import Fenced, HostlerError, NotFound, Unreadable
 from model.record import Observed
-from model.report import VmReport
+from model.report import Recorded, VmReport
 
 Guard = Callable[[], None]
 
@@ -103,7 +103,14 @@ class SeenStore:
 
     def since(self, count: int) -> tuple[VmReport, ...]:
         """Return what moved after `count`; 0: everything."""
-        return tuple(seen.report for _, seen in sorted(self._seen.items()) if seen.moved > count or count == 0)
+        moved = (vm_id for vm_id, seen in sorted(self._seen.items()) if seen.moved > count or count == 0)
+        return tuple(self._newest(vm_id) for vm_id in moved)
+
+    def _newest(self, vm_id: str) -> VmReport:
+        """Return what is told of a VM, with what its record says by now."""
+        entry, report = self._records.find(vm_id), self._seen[vm_id].report
+        recorded = _recorded(entry.status) if entry and entry.status else None
+        return report.model_copy(update={"recorded": recorded})
 
     def delivered(self, up_to: int) -> None:
         """Note that the API has everything up to this count."""
@@ -136,6 +143,19 @@ def describe(entry: Entry | None, vm_id: str, observed: Observed, *, look: bool)
         unreadable=entry.unreadable if entry else None,
         look=look,
         guest_stopped_itself=observed.turned_off,
+        recorded=_recorded(status) if status else None,
+    )
+
+
+def _recorded(status: StoredStatus) -> Recorded:
+    record = status.record
+    return Recorded(
+        epoch=record.epoch,
+        generation=record.applied_generation,
+        spec_generation=record.applied_spec_generation,
+        restart_generation=record.applied_restart_generation,
+        rebuild_generation=record.applied_rebuild_generation,
+        input_digest=record.input_digest,
     )
 
 
@@ -145,4 +165,5 @@ def _same(one: Observed, other: Observed) -> bool:
 
 
 def _same_report(one: VmReport, other: VmReport) -> bool:
-    return _same(one.observed, other.observed) and (one.model_copy(update={"observed": other.observed}) == other)
+    plain = {"observed": other.observed, "recorded": other.recorded}
+    return _same(one.observed, other.observed) and one.model_copy(update=plain) == other

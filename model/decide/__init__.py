@@ -32,7 +32,20 @@ def pass_type_of(row: Row) -> PassType:
 
 
 def next_step(row: Row, view: View, done: tuple[StepKind, ...] = ()) -> Step:
-    """Decide the next step. `done` are the destroying steps that this pass has finished."""
+    """Decide the next step. `done` are the destroying steps that this pass has finished.
+
+    Of a row that may be older than its host's last orders nothing is done: neither what it says nor how it differs from
+    what is there means anything (H-R1).
+    """
+    step = _next_step(row, view, done)
+    if row.behind and step.kind not in (StepKind.SETTLED, StepKind.GRACE):
+        return Step(
+            kind=StepKind.WAIT, reason="the store may be behind what its host was ordered last", waits=Waiting.BEHIND
+        )
+    return step
+
+
+def _next_step(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     if row.status.held:
         return Step(kind=StepKind.WAIT, reason="an operation holds this VM", waits=Waiting.HOLD)
     if row.desired.deleted:

@@ -433,6 +433,30 @@ async def test_a_frozen_fleet(running: Running) -> None:
     assert (moved["phase"], moved["power_state"]) == ("ready", "running")
 
 
+@reads(Waiting.BEHIND)
+async def test_a_store_that_is_behind_its_hosts(running: Running) -> None:
+    """H-R1: nothing that boots, stops, quarantines or destroys is sent; every row says so."""
+    vm, calls = await create(running), len(running.fleet.host.calls)
+    await running.world.pool.execute("update fleet set behind = true, behind_since = now()")
+    await act(running, "PATCH", f"/v1/vms/{vm['id']}", json={"power_state": "stopped"})
+    assert re.fullmatch(
+        r"It waits, since the fleet's database may be older than what its host \S+ was ordered "
+        rf"last, and nothing is booted, stopped or destroyed meanwhile, since {T}\. Operators see by `hostler restore` "
+        r"what has to be settled; where that is nothing, it goes on by itself once its host \S+ has reported\.",
+        await sentence(running, vm["id"], Waiting.BEHIND),
+    )
+    await act(running, "DELETE", f"/v1/vms/{vm['id']}?now=true")
+    shown = await act(running, "POST", f"/v1/vms/{vm['id']}/retry")
+    assert "nothing is booted, stopped or destroyed" in shown["standstill"]
+    assert not shown["overdue"]
+    await sentence(running, vm["id"], Waiting.BEHIND)
+    assert set(running.fleet.host.calls[calls:]) <= {"find_vm"}
+    assert (await running.world.client.get("/readyz")).json() == {"status": "behind"}
+    await running.world.pool.execute("update fleet set behind = false")
+    await act(running, "POST", f"/v1/vms/{vm['id']}/retry")
+    await running.fleet.until_gone(vm["id"])
+
+
 @reads(Waiting.REMAINS)
 async def test_remains_of_a_destroyed_vm(running: Running) -> None:
     vm = await create(running)

@@ -374,7 +374,7 @@ async def test_a_frozen_fleet_destroys_nothing(passes: PassStore, pool: Pool, vm
     _, ref = await claim(passes, vm_id, "run")
     row = await passes.mark_destroying(ref)
     assert row is not None
-    assert row.frozen
+    assert (row.frozen, row.behind) == (flag == "frozen", flag == "behind")
     assert not row.status.destroying
 
 
