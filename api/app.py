@@ -17,6 +17,7 @@ from api import (
     openapi,
     operation,
     problems,
+    restore,
     ssh_ca,
     vm,
     vm_verbs,
@@ -27,7 +28,7 @@ from api.parts import Parts
 from model.versions import VERSION
 
 ROUTERS = tuple(
-    each.router for each in (vm, vm_verbs, volume, host, image, operation, ssh_ca, joining, host_side, health)
+    each.router for each in (vm, vm_verbs, volume, host, image, operation, restore, ssh_ca, joining, host_side, health)
 )
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Strict, S
 from model.base import Frozen
 from model.errors import Invalid
 from model.ids import Digest, HostId, Name
+from model.restore import Choice
 from model.ssh import parse_ssh_key
 from model.vm import LONGEST_STOP_SECONDS, DiskFormat, Firmware, GuestPoweroff, PowerState
 from model.volume import MOST_VOLUMES
@@ -263,6 +264,13 @@ class MaintenanceBody(Body):
     """For how long a host's silence is expected, in whole seconds."""
 
     seconds: int = Field(ge=60, le=30 * 86_400)
+
+
+class SettleBody(Body):
+    """What is to become of a VM that a restored database does not know as its host does."""
+
+    choice: Choice
+    host: HostId = Field(default=None, description="Where several hosts hold it")  # type: ignore[assignment]
 
 
 class ReplaceHostBody(Body):

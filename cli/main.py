@@ -20,6 +20,7 @@ _COMMANDS = (
     ("up", "cli.installation:up", "Bring up everything on this machine."),
     ("down", "cli.installation:down", "Stop it; guests keep running."),
     ("status", "cli.installation:status", "Say what is up, where, and why not."),
+    ("restore", "cli.restore:restore", "Settle what a restored database does not know."),
     ("replay", "cli.processes:replay", "Replay a VM's runs against this release's code."),
     ("api", "cli.processes:api", "Become the API of a larger installation."),
 )

@@ -66,7 +66,7 @@ class HostReport(Lenient):
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
     of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was
     told to remove and of which a search found nothing; that a report does not name a volume confirms nothing (H-V3).
-    `epoch` and `pass_number` are the highest that the host has seen: a store that has not reached them is behind (H-R1).
+    `epoch` and `pass_number`: the highest that the host has seen; a store that has not reached them is behind (H-R1).
     """
 
     number: int

@@ -51,19 +51,8 @@ async def forget_host(pool: Pool, host_id: str, typed_name: str, actor: Actor) -
         host = await connection.fetchrow(_LOCK, host_id, SILENT_FOR)
         assert host is not None, "hosts are never deleted"  # noqa: S101
         _refuse(host, typed_name)
-        fence: int = await connection.fetchval("select nextval('pass')")
-        vms = await connection.fetch("select id, project from vms where host_id = $1 order by id for update", host_id)
-        await connection.execute(
-            """insert into gone (vm_id, project, name, host_id, pass_number, forgotten)
-            select v.id, v.project, v.name, v.host_id, $2, to_jsonb(v) from vms v where v.host_id = $1
-            on conflict (vm_id) do update set project = excluded.project, name = excluded.name, at = now(),
-                host_id = excluded.host_id, pass_number = excluded.pass_number, forgotten = excluded.forgotten""",
-            host_id,
-            fence,
-        )
-        for vm in vms:
-            await _release(connection, vm["id"], vm["project"], actor)
-        await connection.execute("delete from vms where host_id = $1", host_id)
+        fence, vm_ids = await release_vms(connection, actor, host_id)
+        volumes = await connection.fetch("delete from volumes where host_id = $1 returning id", host_id)
         await connection.execute(
             "update hosts set status = 'forgotten', forgotten_at = now(), forgotten_pass = $2 where id = $1",
             host_id,
@@ -76,7 +65,7 @@ async def forget_host(pool: Pool, host_id: str, typed_name: str, actor: Actor) -
             action="host.forget",
             subject=f"host/{host_id}",
             before={"name": host["name"], "status": host["status"]},
-            after={"status": "forgotten", "pass": fence, "vms": [vm["id"] for vm in vms]},
+            after={"status": "forgotten", "pass": fence, "vms": vm_ids, "volumes": [each["id"] for each in volumes]},
         )
 
 
@@ -120,7 +109,25 @@ def _refuse(host: asyncpg.Record, typed_name: str) -> None:
     )
 
 
-async def _release(connection: Connection, vm_id: str, project: str, actor: Actor) -> None:
-    await revoke_certificates(connection, vm_id)
-    await end_operations(connection, vm_id, "gone")
-    await write_audit(connection, actor, project=project, action="vm.forget", subject=f"vm/{vm_id}")
+async def release_vms(
+    connection: Connection, actor: Actor, host_id: str, *, vm_id: str | None = None
+) -> tuple[int, list[str]]:
+    """Give up a host's VMs, or one: what they hold is free, their rows are kept beside. Return fence and ids."""
+    fence: int = await connection.fetchval("select nextval('pass')")
+    where = "host_id = $1 and ($2::text is null or id = $2)"
+    vms = await connection.fetch(f"select id, project from vms where {where} order by id for update", host_id, vm_id)
+    await connection.execute(
+        f"""insert into gone (vm_id, project, name, host_id, pass_number, forgotten)
+        select v.id, v.project, v.name, v.host_id, $3, to_jsonb(v) from vms v where {where}
+        on conflict (vm_id) do update set project = excluded.project, name = excluded.name, at = now(),
+            host_id = excluded.host_id, pass_number = excluded.pass_number, forgotten = excluded.forgotten""",
+        host_id,
+        vm_id,
+        fence,
+    )
+    for vm in vms:
+        await revoke_certificates(connection, vm["id"])
+        await end_operations(connection, vm["id"], "gone")
+        await write_audit(connection, actor, project=vm["project"], action="vm.forget", subject=f"vm/{vm['id']}")
+    await connection.execute(f"delete from vms where {where}", host_id, vm_id)
+    return fence, [vm["id"] for vm in vms]

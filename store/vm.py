@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 GONE_FOR = "interval '30 days'"
-GONE_HOW = "case when forgotten is null then 'destroyed' else 'given up with its host, which was dead,' end"
+GONE_HOW = "case when forgotten is null then 'destroyed' else 'given up with what was on its host' end"
 
 # The phase that a user sees. What nobody can look at is unknown, not changed: it is computed here, never written
 # (H-S10). A deletion shows from the moment it is accepted, an undelete likewise.

@@ -55,6 +55,10 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts/{host}/maintenance"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/forget"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/forgotten"): ("viewer", False, False),
+    ("GET", "/v1/restore"): ("viewer", False, False),
+    ("POST", "/v1/restore/begin"): ("operator", False, False),
+    ("POST", "/v1/restore/vms/{vm_id}"): ("operator", False, False),
+    ("POST", "/v1/restore/finish"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
 }
@@ -99,6 +103,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/replace"): {},
         ("POST", "/v1/hosts/{host}/maintenance"): {"seconds": 60},
+        ("POST", "/v1/restore/vms/{vm_id}"): {"choice": "leave"},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
