@@ -22,7 +22,7 @@ from temporalio.common import (
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Interceptor
+from temporalio.worker import Interceptor, PollerBehaviorAutoscaling
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from model.errors import Unavailable
@@ -126,6 +126,8 @@ def host_worker_options(
         "task_queue": task_queue,
         "interceptors": [HostInterceptor(fleet_id=fleet_id), *interceptors],
         "max_concurrent_activities": 10_000,
+        # A quiet host asks with one poller, a busy one with as many as the server says are of use.
+        "activity_task_poller_behavior": PollerBehaviorAutoscaling(minimum=1, initial=2, maximum=20),
         "max_heartbeat_throttle_interval": timedelta(seconds=2),
         "default_heartbeat_throttle_interval": timedelta(seconds=2),
         "graceful_shutdown_timeout": graceful_shutdown,

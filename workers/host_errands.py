@@ -10,7 +10,7 @@ from drivers.host.parts import Paths
 from model.errors import HostlerError
 from workers.host_api import Errand, HostApi
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 30.0
 PAUSE_SECONDS = 2.0
 _log = logging.getLogger("hostler.errands")
 
