@@ -106,6 +106,15 @@ class Cgroups:
                     found.update(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
         return sorted(pid for pid in found if find_start_time(pid) is not None)
 
+    def count_memory_kills(self, vm_id: str) -> int:
+        """Count what the kernel killed in a VM's cgroup, since it was made, because its memory was at its limit."""
+        file = "memory.events" if self.backend == "v2" else "memory.oom_control"
+        for folder in self._folders(vm_id):
+            with contextlib.suppress(OSError):
+                counts = dict(line.split() for line in (folder / file).read_text().splitlines())
+                return int(counts.get("oom_kill", 0))
+        return 0
+
     def remove(self, vm_id: str) -> None:
         """Remove a VM's cgroup; that it is absent is as good. StepFailed while a process is in it."""
         with translated("remove a cgroup"):

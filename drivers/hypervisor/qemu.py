@@ -67,7 +67,7 @@ class Qemu:
         if await self._find_left(guest):
             raise StepFailed("a process of this VM still lives: end it before the guest is booted")
         await self._forget(guest.vm_id)
-        joined = await asyncio.to_thread(self._cgroups.ensure, guest.vm_id, find_limits(guest))
+        joined = await asyncio.to_thread(self._make_cgroup, guest)
         words = self._words[guest.vm_id] = LastWords()
         try:
             with opened_files(guest, tap_fd) as descriptors:
@@ -115,8 +115,7 @@ class Qemu:
         recorded = process in left
         live = process if recorded else (left[0] if left else None)
         if live is None:
-            words = self._words.get(guest.vm_id)
-            said = words.read(guest) if words is not None else ""
+            said = await asyncio.to_thread(self._find_last_words, guest)
             return read_state(None, None, recorded=process is not None, detail=said)
         try:
             status = await self._monitor(guest).find_status()
@@ -126,6 +125,19 @@ class Qemu:
             return read_state(live, None, recorded=recorded, detail=str(error))
         remains = status == NO_SPACE and await asyncio.to_thread(is_full, guest.disk.parent)
         return read_state(live, status, recorded=recorded, cause_remains=remains)
+
+    def _make_cgroup(self, guest: Guest) -> tuple[Path, ...]:
+        """Make the guest's cgroup anew, so that what the kernel counts in it is of this boot."""
+        self._cgroups.remove(guest.vm_id)
+        return self._cgroups.ensure(guest.vm_id, find_limits(guest))
+
+    def _find_last_words(self, guest: Guest) -> str:
+        """Say of a guest that is gone what the kernel did to it (H-A5), or else what QEMU said."""
+        if self._cgroups.count_memory_kills(guest.vm_id):
+            limit = find_limits(guest).memory_bytes // MIB
+            return f"out of memory: the kernel killed it at the {limit} MiB that its guest and QEMU may take"
+        words = self._words.get(guest.vm_id)
+        return words.read(guest) if words is not None else ""
 
     async def pause(self, guest: Guest, process: ProcessRecord) -> None:
         await self._ask(guest, process, "stop")

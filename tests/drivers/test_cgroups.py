@@ -75,7 +75,11 @@ async def test_the_limits_are_the_kernels(real: Cgroups):
         assert read("pids", "pids.max") == 20
     assert real.ensure("vm-1", LIMITS) == files
     eater = Confinement(("/usr/bin/tail", "/dev/zero"), UID, UID, cgroup_files=files, limits={"RLIMIT_AS": 4 << 30})
+    assert real.count_memory_kills("vm-1") == 0
     assert (await run_confined(eater, timeout_seconds=60)).returncode != 0
+    assert real.count_memory_kills("vm-1") == 1
+    real.remove("vm-1")
+    assert real.count_memory_kills("vm-1") == 0
 
 
 def test_version_2_gets_its_files(fake: Cgroups, tmp_path):
@@ -85,6 +89,8 @@ def test_version_2_gets_its_files(fake: Cgroups, tmp_path):
     folder = tmp_path / "hostler" / "vm-1"
     assert (folder / "cpu.max").read_text() == "25000 100000"
     assert (folder / "memory.max").read_text() == str(64 << 20)
+    (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    assert fake.count_memory_kills("vm-1") == 2
     assert (folder / "memory.swap.max").read_text() == "0"
     assert (folder / "pids.max").read_text() == "20"
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids"

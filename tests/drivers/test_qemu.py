@@ -21,7 +21,7 @@ from drivers.cgroups import Cgroups
 from drivers.confine import await_end, is_alive, read_boot_id, signal_process
 from drivers.console import ConsoleLog
 from drivers.hypervisor import Guest, GuestState
-from drivers.hypervisor.qemu import Qemu
+from drivers.hypervisor.qemu import Qemu, find_limits
 from drivers.processes import may_raise_limits
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord
@@ -171,6 +171,21 @@ async def test_killed_from_outside_is_gone(world: World):
         ]
         state = await world.qemu.find(world.guest, process)
         assert (state.power, state.ended) == ("stopped", "process-gone")
+
+
+async def test_a_guest_that_the_kernel_killed_for_its_memory_is_told_so(world: World):
+    """H-A5: beside a process of its own that takes all there is; the next boot's end has nothing of it."""
+    for hog in (True, False):
+        async with booted(world) as process:
+            if hog:
+                files = world.cgroups.ensure(world.guest.vm_id, find_limits(world.guest))
+                join = "".join(f"echo $$ > {file} && " for file in files)
+                eater = await asyncio.create_subprocess_exec("/bin/sh", "-c", f"{join}exec tail /dev/zero")
+                await eater.wait()
+            signal_process(process, signal.SIGKILL)
+            assert await await_end(process, 10)
+            state = await world.qemu.find(world.guest, process)
+            assert ("out of memory" in state.detail, state.ended) == (hog, "process-gone")
 
 
 async def test_the_watcher_tells_what_moves(world: World):
