@@ -77,7 +77,7 @@ async def delete(
 ) -> VolumeDocument:
     """Delete a volume that no VM has: it is kept for its grace, then its host removes it (H-V3).
 
-    One that was never placed on a host is gone at once.
+    One that was never placed on a host, or whose host was given up, is gone at once.
     """
     if now and grace is not None:
         why = "give either grace or now"

@@ -34,6 +34,7 @@ class Wish(Frozen):
     """What a VM asks of a host. `host_labels`: what its host must be labelled with.
 
     `group`: it is kept apart from the others of its project's group, as far as there are hosts to take them.
+    `volumes_on`: the host that its volumes are on, None while it has none that was placed.
     """
 
     entitlement: Entitlement
@@ -41,6 +42,7 @@ class Wish(Frozen):
     architecture: str = "x86_64"
     host_labels: dict[str, str] = {}
     group: str | None = None
+    volumes_on: str | None = None
 
 
 class HostView(Frozen):
@@ -108,6 +110,8 @@ def _find_state(host: HostView, *, named: bool) -> Reason | None:
 
 def _find_misfit(host: HostView, wish: Wish) -> Reason | None:
     """What it has not told of, it may have; its labels are an operator's, and known."""
+    if wish.volumes_on not in (None, host.id):
+        return Reason(filter="volumes elsewhere", words="is not where the VM's volumes are")
     missing = {key: value for key, value in wish.host_labels.items() if host.labels.get(key) != value}
     if missing:
         told = ", ".join(f"{key}={value}" for key, value in sorted(missing.items()))

@@ -46,6 +46,14 @@ class Placing:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """Where a VM's volumes are, None while none was placed; what they take there beside what is made of them."""
+
+    host_id: str | None = None
+    to_make_gib: int = 0
+
+
+@dataclass(frozen=True)
 class Asked:
     """A new VM as placement sees it: what it asks of a host, and whose it is."""
 
@@ -53,14 +61,15 @@ class Asked:
     project: str | None = None
 
     @staticmethod
-    def by(new: NewVm, volumes_gib: int = 0) -> Asked:
+    def by(new: NewVm, volumes: Placed) -> Asked:
         spec = new.spec
         wish = Wish(
-            entitlement=entitlement_of(spec) + Entitlement(disk_gib=volumes_gib),
+            entitlement=entitlement_of(spec) + Entitlement(disk_gib=volumes.to_make_gib),
             hypervisor=spec.hypervisor,
             architecture=spec.image.architecture,
             host_labels=new.host_labels,
             group=new.anti_affinity_group,
+            volumes_on=volumes.host_id,
         )
         return Asked(wish, new.project)
 
@@ -96,12 +105,9 @@ def to_view(record: asyncpg.Record) -> HostView:
 _TOLD = ("hypervisors", "architecture", "caps", "capacity")
 
 
-async def reserve_host(connection: Connection, new: NewVm, placing: Placing, *, volumes_gib: int = 0) -> str:
-    """Return the host that a new VM goes to; its row stays locked until the VM's is there. Raise why there is none.
-
-    volumes_gib: what its volumes take there beside what is made of them already.
-    """
-    asked = Asked.by(new, volumes_gib)
+async def reserve_host(connection: Connection, new: NewVm, placing: Placing, volumes: Placed) -> str:
+    """Return the host that a new VM goes to; its row stays locked until the VM's is there. Raise why there is none."""
+    asked = Asked.by(new, volumes)
     if new.host_id is not None:
         for host in await view_hosts(connection, new.host_id, asked=asked):
             refused = await _reserve(connection, host, asked, named=True)

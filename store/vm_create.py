@@ -59,8 +59,7 @@ async def _create(connection: Connection, new: NewVm, actor: Actor, placing: Pla
         await _check_name(connection, new)
         ids, see = new.spec.volumes, placing.see_hosts
         volumes = await find_for_vm(connection, new.project, ids, new.vm_id, new.host_id, see_hosts=see)
-        placed = new.model_copy(update={"host_id": volumes.host_id or new.host_id})
-        host_id = await reserve_host(connection, placed, placing, volumes_gib=volumes.to_make_gib)
+        host_id = await reserve_host(connection, new, placing, volumes)
         record = await _insert(connection, new, host_id, draw)
         if record is not None:
             await _check_gone(connection, new)

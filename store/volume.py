@@ -26,7 +26,8 @@ _COLUMNS = (
     *("id", "project", "name", "size_gib", "host_id", "vm_id", "made_at", "made_bytes"),
     *("deleted", "deleted_at", "destroy_at", "destroying", "created_at", "updated_at"),
 )
-_SELECT = f"""select {", ".join(f"o.{name}" for name in _COLUMNS)}, h.name as host_name, v.name as vm_name, now() as now
+_SELECT = f"""select {", ".join(f"o.{name}" for name in _COLUMNS)}, h.name as host_name, v.name as vm_name,
+    now() as now, coalesce(h.status = 'forgotten', false) as host_forgotten
 from volumes o left join hosts h on h.id = o.host_id left join vms v on v.id = o.vm_id"""
 
 
@@ -50,6 +51,7 @@ class StoredVolume:
     destroying: bool
     created_at: datetime
     updated_at: datetime
+    host_forgotten: bool
     now: datetime
 
     @property
@@ -163,7 +165,7 @@ class VolumeStore:
         """Keep a volume for its grace, then have its host remove it; raise Conflict while it is attached (H-V3).
 
         A second delete changes nothing, unless the grace was asked for. One that no host was ever told of has nothing
-        to be removed: it is gone at once.
+        to be removed, and of one whose host was given up nobody will ever tell: it is gone at once.
         """
         async with transaction(self._pool) as connection:
             before = await _lock(connection, project, volume_id)
@@ -174,7 +176,7 @@ class VolumeStore:
                 )
             if before.destroying or (before.deleted and not asked):
                 return before
-            if before.host_id is None:
+            if before.host_id is None or before.host_forgotten:
                 await connection.execute("delete from volumes where id = $1", before.id)
                 await _audit(connection, actor, before.project, "delete", before.id, before={"name": before.name})
                 return replace(before, deleted=True, destroying=True, destroy_at=before.now)
@@ -276,4 +278,10 @@ async def _audit(
 
 def _to_volume(record: asyncpg.Record) -> StoredVolume:
     plain = {name: record[name] for name in _COLUMNS}
-    return StoredVolume(**plain, host_name=record["host_name"], vm_name=record["vm_name"], now=record["now"])
+    return StoredVolume(
+        **plain,
+        host_name=record["host_name"],
+        vm_name=record["vm_name"],
+        host_forgotten=record["host_forgotten"],
+        now=record["now"],
+    )

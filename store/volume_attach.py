@@ -6,7 +6,6 @@ A volume is attached to at most one VM by its row, which is locked after the hos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -16,7 +15,7 @@ from model.errors import Conflict, NotFound
 from model.placement import HostView, Reason, Wish, describe_shortage, refuse_named
 from model.volume import MOST_VOLUMES
 from store.change import refuse_if_unknown
-from store.placement import view_hosts
+from store.placement import Placed, view_hosts
 from store.room import MADE_GIB
 
 if TYPE_CHECKING:
@@ -27,14 +26,6 @@ _READ = f"""
 select o.*, {MADE_GIB} as made_gib, h.name as host_name, v.deleted as vm_deleted, v.destroy_at as vm_destroy_at
 from volumes o left join hosts h on h.id = o.host_id left join vms v on v.id = o.vm_id
 where o.id = any($1) and o.project = $2 order by o.id"""
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where a VM's volumes are, None while none was placed; what they take there beside what is made of them."""
-
-    host_id: str | None
-    to_make_gib: int
 
 
 async def find_volume_id(connection: Connection, project: str, volume: str) -> str:

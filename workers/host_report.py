@@ -160,6 +160,8 @@ class Reports:
             if record is not None and record.disk_bytes is not None:
                 disk = self._host.parts.paths.disk(entry.vm_id, record.disk)
                 promised += max(0, record.disk_bytes - _held(disk))
+        volumes = self._host.parts.volumes
+        promised += sum(max(0, each.size_bytes - _held(volumes.path(each.volume_id))) for each in volumes.report())
         home = self._host.parts.paths.home
         return measure_capacity(home, committed_millicores=held.cpu_millicores, promised_bytes=promised)
 

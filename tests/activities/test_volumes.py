@@ -10,10 +10,12 @@ import pytest
 from model.capacity import Caps
 from model.errors import Busy, NoRoom, Permanent, StepFailed, Superseded
 from model.record import View
+from model.report import ReportAnswer
 from model.row import Row
 from model.vm import PowerState
 from model.volume import WantedVolume, volume_serial
 from tests.fixtures.host import HostWorld, make_row
+from workers.host_report import Reports
 
 GIB = 1 << 30
 GONE = {"created": True, "deleted": True, "destroying": True}
@@ -198,3 +200,52 @@ async def test_an_unreadable_record_of_a_volume_is_left_alone(world: HostWorld, 
         await world.run_pass(row_with(volume(made=True), created=True, power_state=PowerState.STOPPED))
     assert record.read_text() == damage
     assert file_of(world).exists()
+
+
+def reports_of(world: HostWorld) -> Reports:
+    async def renew() -> None:
+        raise AssertionError("nobody asked for it")
+
+    return Reports(world.host, (), renew=renew)
+
+
+def answer(number: int, *remove: str, epoch: int = 1, floor: str | None = None) -> ReportAnswer:
+    return ReportAnswer(
+        acknowledged=number, want_whole=False, epoch=epoch, min_worker_version=floor, remove_volumes=remove
+    )
+
+
+async def test_a_host_tells_its_volumes_when_they_change_and_confirms_what_is_gone(world: HostWorld) -> None:
+    """H-S6, H-V3: all of them in a whole report, else when the API does not know yet; then what is gone."""
+    reports = reports_of(world)
+    await world.run_pass(row_with(volume()))
+    await world.run_pass(row_with(created=True))
+    first = await reports.frame(1, False, ())
+    assert first.volumes is not None
+    assert [(each.volume_id, each.size_bytes, each.vm_id) for each in first.volumes] == [("data", GIB, "vm1")]
+    assert (await reports.frame(2, False, ())).volumes == first.volumes, "nobody has acknowledged it"
+    await reports.take(answer(2))
+    assert (await reports.frame(3, False, ())).volumes is None
+    assert (await reports.frame(4, True, ())).volumes == first.volumes
+    world.host.parts.seen.changed.clear()
+    await reports.take(answer(4, "data"))
+    assert world.host.parts.seen.changed.is_set(), "reported at once"
+    gone = await reports.frame(5, False, ())
+    assert (gone.volumes, gone.volumes_gone) == ((), ("data",))
+
+
+@pytest.mark.parametrize("why", ["below the floor", "an older epoch"])
+async def test_a_host_removes_nothing_on_the_word_of_an_answer_that_does_not_count(world: HostWorld, why: str) -> None:
+    """H-V3, H-S5: it is told again by one that does."""
+    reports = reports_of(world)
+    await world.run_pass(row_with(volume()))
+    await world.run_pass(row_with(created=True))
+    if why == "an older epoch":
+        await world.identity.raise_epoch(2)
+        await reports.take(answer(1, "data", epoch=1))
+    else:
+        await reports.take(answer(1, "data", floor="99.0.0"))
+    assert file_of(world).exists()
+    assert (await reports.frame(2, False, ())).volumes_gone == ()
+    await reports.take(answer(2, "data", epoch=2))
+    assert not file_of(world).exists()

@@ -76,7 +76,7 @@ async def test_a_volume_has_a_life_of_its_own(world: World) -> None:
 
 
 async def test_a_vm_goes_where_its_volumes_are(world: World) -> None:
-    """H-P1, H-V1: a new volume goes to its VM's host, and draws later VMs there; two hosts, or another, are 409."""
+    """H-P1, H-P5, H-V1, case G9: a new volume goes to its VM's host, and draws later VMs there."""
     other = await add_host(world.pool, name="h2")
     await make(world, "data", host="h2")
     await make(world, "logs")
@@ -101,7 +101,11 @@ async def test_a_vm_goes_where_its_volumes_are(world: World) -> None:
         "only"
     )
     await world.pool.execute("update hosts set status = 'cordoned' where id = $1", other)
-    assert "is cordoned and takes no new VM" in await refused(make_vm(world, "two", "here"))
+    told = await refused(make_vm(world, "two", "here"))
+    elsewhere = f"h1 ({await h1(world)}) is not where the VM's volumes are"
+    assert told == f"no host takes this VM: {elsewhere}; h2 ({other}) is cordoned and takes no new VM"
+    told = await refused(make_vm(world, "two", "logs", project="blue"), 422)
+    assert (await make_vm(world, "free")).json()["host"]["name"] == "h1", "case G9: who asks for none goes anywhere"
     assert (await world.call("GET", "/v1/volumes/here")).json()["vm"] is None, "a refused create leaves nothing"
 
 
@@ -176,9 +180,12 @@ async def test_an_attached_volume_is_not_deleted_and_a_deleted_one_not_attached(
     assert (await make_vm(world, "two", "data")).status_code == 201
 
 
-async def test_a_volume_that_was_never_placed_is_gone_at_once(world: World) -> None:
-    """H-V3: no host was told of it, so there is nothing to wait for."""
-    await make(world, "data")
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_a_volume_that_no_host_will_tell_of_is_gone_at_once(world: World, given_up: bool) -> None:
+    """H-V3, L-R10: it was never placed, or its host was given up; there is nothing to wait for."""
+    await make(world, "data", **({"host": "h1"} if given_up else {}))
+    if given_up:
+        await world.pool.execute("update hosts set status = 'forgotten'")
     assert (await world.call("DELETE", "/v1/volumes/data")).json()["destroying"]
     assert (await world.call("GET", "/v1/volumes/data")).status_code == 404
 

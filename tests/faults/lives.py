@@ -56,6 +56,29 @@ def _create(image: Any, **more: Any) -> Act:
     return create
 
 
+def _volume(vm_id: str) -> str:
+    return f"v-{vm_id}"
+
+
+async def _make_volume(fleet: Fleet, vm_id: str) -> None:
+    await fleet.call("POST", "/v1/volumes", json={"name": _volume(vm_id), "size_gib": 1})
+
+
+def _create_with_volume(image: Any, **more: Any) -> Act:
+    async def create(fleet: Fleet, vm_id: str) -> None:
+        await _create(image, volumes=[_volume(vm_id)], **more)(fleet, vm_id)
+
+    return create
+
+
+def _change_volumes(method: str) -> Act:
+    return lambda fleet, vm_id: fleet.call(method, f"/v1/vms/{vm_id}/volumes/{_volume(vm_id)}")
+
+
+async def _grow_volume(fleet: Fleet, vm_id: str) -> None:
+    await fleet.call("PATCH", f"/v1/volumes/{_volume(vm_id)}", json={"size_gib": 2})
+
+
 def _delete(query: str) -> Callable[[Fleet, str], Awaitable[Any]]:
     return lambda fleet, vm_id: fleet.call("DELETE", f"/v1/vms/{vm_id}?{query}")
 
@@ -146,7 +169,10 @@ _LIVED = (
 )
 _DESTROY = Life("destroy", _delete("now=true"), lambda row: row is None)
 _LONG = (
-    Life("create", _create("demo", **_TOLD), _is("running"), exact=False),
+    Life("create", _create_with_volume("demo", **_TOLD), _is("running"), prepare=_make_volume, exact=False),
+    Life("grow a volume", _grow_volume, _is("running")),
+    Life("detach", _change_volumes("DELETE"), _is("running")),
+    Life("attach", _change_volumes("PUT"), _is("running")),
     *_LIVED,
     Life("stop what is gone", _patch(power_state="stopped"), _is("stopped"), prepare=_crash_for_good),
     _DESTROY,

@@ -53,10 +53,19 @@ async def find_outcome(fleet: Fleet, vm_id: str, mark: Any, *, exact: bool) -> d
         "disk": inventory.disks.get(vm_id),
         "files": sorted(path.name for path in folder.iterdir() if not _is_console(path)) if folder.exists() else [],
         "record": _record(folder / "status.json"),
+        "volumes": await _volumes(fleet, vm_id),
     }
     if exact:
         found["changes"] = fleet.machine.changes_since(mark, vm_id)
     return found
+
+
+async def _volumes(fleet: Fleet, vm_id: str) -> list[tuple[int, bool, int | None]]:
+    """Say of each volume that was made for a VM how large it is to be, whether the VM has it, and its file's size."""
+    found = await fleet.pool.fetch("select id, size_gib, vm_id from volumes where name = $1", f"v-{vm_id}")
+    files = {row["id"]: fleet.home / "host" / "volumes" / row["id"] / "disk" for row in found}
+    sizes = {key: path.stat().st_size if path.exists() else None for key, path in files.items()}
+    return [(row["size_gib"], row["vm_id"] == vm_id, sizes[row["id"]]) for row in found]
 
 
 def _is_console(path: Path) -> bool:
@@ -84,4 +93,5 @@ def _record(path: Any) -> dict[str, Any] | None:
     record = json.loads(path.read_text())["record"]
     if record["create"] is not None:
         record["create"].pop("pass_number")
+    record["volumes"] = [volume["size_bytes"] for volume in record.get("volumes", ())]
     return {key: value for key, value in record.items() if key not in IGNORED_OF_RECORD}
