@@ -19,8 +19,7 @@ from model.report import ReportAnswer
 from model.step import StepKind
 from model.vm import PowerState
 from runtime.settings import HostSettings
-from tests.fixtures.host import METHODS, HostWorld, make_row
-from workers.host_report import Reports
+from tests.fixtures.host import METHODS, HostWorld, make_reports, make_row
 
 LIVES = {"created": True}
 KEPT = {"created": True, "deleted": True}
@@ -200,7 +199,7 @@ async def test_without_caps_a_host_admits_what_it_is_asked(world: HostWorld, mon
 async def test_a_report_tells_caps_apart_from_the_machines_size(world: HostWorld) -> None:
     """H-S7, H-S8: and what the ledger has committed; a host that declared no cap says so."""
     await make(world, "vm1")
-    reports = Reports(world.host, ())
+    reports = make_reports(world.host)
     told = await reports.frame(1, True, ())
     assert (told.caps, told.held) == (world.caps, SMALL)
     assert told.capacity.cpu_millicores_committed == 1000

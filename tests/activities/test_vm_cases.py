@@ -22,9 +22,8 @@ from model.process import ProcessRecord
 from model.step import StepKind
 from model.vm import PowerState
 from tests.activities.test_vm import NONE, ONE, inventory, processes, until_moved
-from tests.fixtures.host import HostWorld, make_row
+from tests.fixtures.host import HostWorld, make_reports, make_row
 from tests.fixtures.processes import SleepingGuests
-from workers.host_report import Reports
 
 CREATED = {"created": True}
 DESTROYED = {"created": True, "deleted": True, "destroying": True}
@@ -271,7 +270,7 @@ async def test_case_b11_a_new_worker_finds_what_runs_and_what_does_not(world: Ho
         "vm4": PowerState.STOPPED,
     }
     assert [name for name in names if reports[name].look] == ["vm4"]
-    frame = await Reports(host, ()).frame(1, True, ())
+    frame = await make_reports(host).frame(1, True, ())
     assert frame.unmanaged == 1
     assert set(processes(world)) == before | {unmanaged.pid}
     world.add("vm5")

@@ -14,8 +14,7 @@ from model.report import ReportAnswer
 from model.row import Row
 from model.vm import PowerState
 from model.volume import WantedVolume, volume_serial
-from tests.fixtures.host import HostWorld, make_row
-from workers.host_report import Reports
+from tests.fixtures.host import HostWorld, make_reports, make_row
 
 GIB = 1 << 30
 GONE = {"created": True, "deleted": True, "destroying": True}
@@ -202,13 +201,6 @@ async def test_an_unreadable_record_of_a_volume_is_left_alone(world: HostWorld, 
     assert file_of(world).exists()
 
 
-def reports_of(world: HostWorld) -> Reports:
-    async def renew() -> None:
-        raise AssertionError("nobody asked for it")
-
-    return Reports(world.host, (), renew=renew)
-
-
 def answer(number: int, *remove: str, epoch: int = 1, floor: str | None = None) -> ReportAnswer:
     return ReportAnswer(
         acknowledged=number, want_whole=False, epoch=epoch, min_worker_version=floor, remove_volumes=remove
@@ -217,7 +209,7 @@ def answer(number: int, *remove: str, epoch: int = 1, floor: str | None = None) 
 
 async def test_a_host_tells_its_volumes_when_they_change_and_confirms_what_is_gone(world: HostWorld) -> None:
     """H-S6, H-V3: all of them in a whole report, else when the API does not know yet; then what is gone."""
-    reports = reports_of(world)
+    reports = make_reports(world.host)
     await world.run_pass(row_with(volume()))
     await world.run_pass(row_with(created=True))
     first = await reports.frame(1, False, ())
@@ -237,7 +229,7 @@ async def test_a_host_tells_its_volumes_when_they_change_and_confirms_what_is_go
 @pytest.mark.parametrize("why", ["below the floor", "an older epoch"])
 async def test_a_host_removes_nothing_on_the_word_of_an_answer_that_does_not_count(world: HostWorld, why: str) -> None:
     """H-V3, H-S5: it is told again by one that does."""
-    reports = reports_of(world)
+    reports = make_reports(world.host)
     await world.run_pass(row_with(volume()))
     await world.run_pass(row_with(created=True))
     if why == "an older epoch":
