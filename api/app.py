@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from api import (
     docs,
+    drain,
     health,
     host,
     host_side,
@@ -28,7 +29,8 @@ from api.parts import Parts
 from model.versions import VERSION
 
 ROUTERS = tuple(
-    each.router for each in (vm, vm_verbs, volume, host, image, operation, restore, ssh_ca, joining, host_side, health)
+    each.router
+    for each in (vm, vm_verbs, volume, host, drain, image, operation, restore, ssh_ca, joining, host_side, health)
 )
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

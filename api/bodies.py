@@ -240,6 +240,12 @@ class RebuildBody(Body):
         return self
 
 
+class DrainBody(Body):
+    """What becomes of the VMs of a host that is drained: they are stopped, or left where they are."""
+
+    policy: Literal["stop", "leave", "move"] = "stop"
+
+
 class ForgetBody(Body):
     """The name of the host that is given up, so that no other one is by mistake."""
 

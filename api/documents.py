@@ -274,6 +274,43 @@ class Condition(Shown):
     advice: str
 
 
+class FailedVm(Shown):
+    """A VM of a campaign for which it could not be done, and why."""
+
+    vm_id: str
+    name: str
+    why: str
+
+
+class CampaignDocument(Shown):
+    """An operation over many VMs, and how far it is: `done` of `total`.
+
+    `creating`: their create is in flight and finishes first. `todo`: not begun. `working`: begun. `left`: nothing is to
+    be done for them. `failed` is their number, `failures` the first of them. A drain whose state is `done` is in force
+    until it is undone. `link` shows its runs in the Temporal UI.
+    """
+
+    id: str
+    kind: str
+    state: str
+    policy: str | None
+    batch_size: int
+    total: int
+    creating: int
+    todo: int
+    working: int
+    done: int
+    left: int
+    failed: int
+    failures: list[FailedVm]
+    made_by: str
+    paused_by: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    workflow_id: str
+    link: str | None
+
+
 class HostDocument(Shown):
     """A host with what it last reported, and what is held of it.
 
@@ -305,6 +342,7 @@ class HostDocument(Shown):
     hypervisors: list[HypervisorReport]
     unmanaged: int | None
     conditions: list[Condition]
+    drain: CampaignDocument | None
 
 
 class InvitationDocument(Shown):

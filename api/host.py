@@ -8,6 +8,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 
 from api.bodies import ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
+from api.campaigns import drains_of, one_host_view
 from api.cursor import After, Limit, page
 from api.documents import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument, Page, VmDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
@@ -64,13 +65,15 @@ def _invitation(parts: Parts, invited: Invited, token: str) -> InvitationDocumen
 @router.get("")
 async def list_hosts(_caller: FleetViewer, parts: PartsOf, after: After, limit: Limit = 50) -> Page[HostDocument]:
     """List hosts with what they last reported."""
-    return page(await parts.hosts.list(limit=limit + 1, after=after), limit, host_view)
+    found = await parts.hosts.list(limit=limit + 1, after=after)
+    drains = await drains_of(parts, [host.id for host in found])
+    return page(found, limit, lambda host: host_view(host, drains.get(host.id)))
 
 
 @router.get("/{host}")
 async def get(host: HostId, _caller: FleetViewer, parts: PartsOf) -> HostDocument:
     """Show a host by its id or its name."""
-    return host_view(await parts.hosts.get(host))
+    return await one_host_view(parts, await parts.hosts.get(host))
 
 
 @router.patch("/{host}")
@@ -82,13 +85,13 @@ async def change(host: HostId, body: ChangeHostBody, caller: FleetOperator, part
 @router.post("/{host}/cordon")
 async def cordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
     """Let nothing new come to a host; what is there stays and is looked after as ever."""
-    return host_view(await parts.hosts.cordon(host, caller.actor))
+    return await one_host_view(parts, await parts.hosts.cordon(host, caller.actor))
 
 
 @router.post("/{host}/uncordon")
 async def uncordon(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
     """Let new VMs come to a host again."""
-    return host_view(await parts.hosts.uncordon(host, caller.actor))
+    return await one_host_view(parts, await parts.hosts.uncordon(host, caller.actor))
 
 
 @router.post("/{host}/forget")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ from temporalio.client import Client
 from api.certificates import Certificates
 from api.errands import Errands
 from api.progress import Progress
+from model.campaign import CampaignKind
 from model.errors import Unavailable
 from model.passes import PassType
 from model.placement import Policy
@@ -22,8 +24,10 @@ from model.volume import VOLUME_GRACE
 from runtime.keys import MasterKeys
 from runtime.settings import DEFAULT_TEMPORAL_ADDRESS, DEFAULT_URL
 from runtime.ssh_ca import SshCa
-from runtime.temporal import poke
+from runtime.temporal import poke, poke_campaign
+from store.campaign import CampaignStore
 from store.certificate import CertificateStore
+from store.drain import DrainStore
 from store.enrolment import Enrolments
 from store.host import HostStore
 from store.image import ImageStore
@@ -71,6 +75,8 @@ class Parts:
         self.rebuilds = VmRebuilds(self.pool)
         self.hosts = HostStore(self.pool)
         self.enrolments = Enrolments(self.pool)
+        self.campaigns = CampaignStore(self.pool)
+        self.drains = DrainStore(self.pool)
         self.images = ImageStore(self.pool)
         self.volumes = VolumeStore(self.pool)
         self.operations = OperationStore(self.pool)
@@ -79,9 +85,19 @@ class Parts:
 
     def poke(self, vm_id: str, pass_type: PassType, host_id: str | None = None) -> None:
         """Wake a VM's workflow without making the caller wait; what is lost, the sweep finds."""
-        if self.client is None:
-            return
-        task = asyncio.create_task(self._poke(self.client, vm_id, pass_type, host_id))
+        if self.client is not None:
+            called = poke(self.client, pass_type, vm_id, host_id=host_id, search_attributes=self.search_attributes)
+            self._hurry(called, {"vm": vm_id})
+
+    def poke_campaign(self, kind: CampaignKind, campaign_id: str, host_id: str | None = None) -> None:
+        """Wake a campaign's workflow likewise."""
+        if self.client is not None:
+            attributes = self.search_attributes
+            called = poke_campaign(self.client, kind, campaign_id, host_id=host_id, search_attributes=attributes)
+            self._hurry(called, {"campaign": campaign_id})
+
+    def _hurry(self, called: Coroutine[None, None, None], about: dict[str, str]) -> None:
+        task = asyncio.create_task(_bear_with(called, about))
         self._poking.add(task)
         task.add_done_callback(self._poking.discard)
 
@@ -91,15 +107,16 @@ class Parts:
             return None
         return f"{self.ui_url.rstrip('/')}/namespaces/{quote(self.namespace, safe='')}/workflows"
 
-    async def _poke(self, client: Client, vm_id: str, pass_type: PassType, host_id: str | None) -> None:
-        try:
-            await poke(client, pass_type, vm_id, host_id=host_id, search_attributes=self.search_attributes)
-        except Unavailable as error:
-            _log.warning("a wake-up was lost, the sweep finds it: %s", error.detail, extra={"vm": vm_id})
-
     async def drain(self) -> None:
         """Wait for the wake-ups that are on their way."""
         await asyncio.gather(*self._poking, return_exceptions=True)
+
+
+async def _bear_with(called: Coroutine[None, None, None], about: dict[str, str]) -> None:
+    try:
+        await called
+    except Unavailable as error:
+        _log.warning("a wake-up was lost, the sweep finds it: %s", error.detail, extra=about)
 
 
 def parts_of(request: Request) -> Parts:

@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 from api.documents import (
     Addresses,
+    CampaignDocument,
     CertificateDocument,
+    FailedVm,
     FileDocument,
     HeldDocument,
     HostDocument,
@@ -27,10 +29,12 @@ from api.documents import (
 )
 from api.host_conditions import host_conditions
 from api.why import error_for, why
+from model.campaign import campaign_workflow_id
 from model.capacity import find_excess
 from model.specification import FileSpec
 from model.text import clean_text
 from model.volume import volume_serial
+from store.campaign import StoredCampaign
 from store.host import StoredHost
 from store.image import StoredImage
 from store.operation import Operation
@@ -123,8 +127,20 @@ def operation_view(operation: Operation, *, project: str | None, runs_url: str |
     return OperationDocument(**plain)
 
 
-def host_view(host: StoredHost) -> HostDocument:
-    """Show a host with what it last reported."""
+def campaign_view(campaign: StoredCampaign, *, runs_url: str | None) -> CampaignDocument:
+    """Show a campaign and how far it is."""
+    workflow_id = campaign_workflow_id(campaign.kind, campaign.id, campaign.host_id)
+    names = CampaignDocument.model_fields.keys() & StoredCampaign.__dataclass_fields__.keys() - {"failures"}
+    return CampaignDocument(
+        **{name: getattr(campaign, name) for name in sorted(names)},
+        failures=[FailedVm(vm_id=m.vm_id, name=m.name, why=_text(m.why) or "") for m in campaign.failures],
+        workflow_id=workflow_id,
+        link=None if runs_url is None else f"{runs_url}/{quote(workflow_id, safe='')}",
+    )
+
+
+def host_view(host: StoredHost, drain: CampaignDocument | None = None) -> HostDocument:
+    """Show a host with what it last reported, and the drain that it is under."""
     report = host.report
     plain: dict[str, Any] = {name: getattr(host, name) for name in HostDocument.model_fields if hasattr(host, name)}
     return HostDocument(
@@ -138,6 +154,7 @@ def host_view(host: StoredHost) -> HostDocument:
         hypervisors=list(report.hypervisors) if report else [],
         unmanaged=report.unmanaged if report else None,
         conditions=host_conditions(host),
+        drain=drain,
     )
 
 

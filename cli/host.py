@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from cli.campaign import describe, describe_failures
 from cli.client import Api
 from cli.document import Document, documents, inner, things
 from cli.options import Json, read_duration, read_pairs
@@ -43,10 +44,15 @@ def row(host: Document) -> tuple[object, ...]:
 
 
 def describe_status(host: Document) -> str:
-    """Say what a host is, and that it is silent; in maintenance that is expected until then (H-E2)."""
+    """Say what a host is, and that it is silent; in maintenance that is expected until then (H-E2).
+
+    Of one that is drained it says how far, as `draining 3/8`.
+    """
     if host.get("status") == "maintenance":
         return f"maintenance until {moment(host.get('maintenance_until'))}"
-    return "silent" if host.get("silent") else str(host.get("status"))
+    drain = inner(host, "drain")
+    told = f"{host.get('status')} {drain.get('done')}/{drain.get('total')}" if drain else str(host.get("status"))
+    return "silent" if host.get("silent") else told
 
 
 def describe_hypervisor(found: Document) -> str:
@@ -149,9 +155,13 @@ def facts(host: Document) -> list[tuple[str, object]]:
     told: list[tuple[str, object]] = [
         (key, moment(value) if key.endswith("_at") else value)
         for key, value in host.items()
-        if key not in ("hypervisors", "activity_names", "capacity", "caps", "held", "conditions")
+        if key not in ("hypervisors", "activity_names", "capacity", "caps", "held", "conditions", "drain")
         and value not in (None, {}, [])
     ]
+    drain = inner(host, "drain")
+    if drain:
+        told.append(("drain", describe(drain)))
+        told += [("not drained", each) for each in describe_failures(drain)]
     told += describe_room(host)
     capacity, held = inner(host, "capacity"), inner(host, "held")
     if held.get("leaving_vms"):

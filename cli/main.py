@@ -58,6 +58,8 @@ _HOST_COMMANDS = (
     ("uncordon", "cli.host:uncordon", "Let new VMs come to a host again."),
     ("label", "cli.host:label", "Label a host, for VMs that ask for a labelled one."),
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
+    ("drain", "cli.drain:drain", "Stop a host's VMs, or leave them; no new ones come."),
+    ("undrain", "cli.drain:undrain", "End a drain; its VMs come back."),
 )
 _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),
@@ -78,7 +80,7 @@ _WORKER_COMMANDS = (
 )
 _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
-    ("host", "Add hosts, look at them, cordon them.", _HOST_COMMANDS),
+    ("host", "Add hosts, look at them, cordon and drain them.", _HOST_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("volume", "Make, grow and delete disks that outlive their VMs.", _VOLUME_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),

@@ -46,7 +46,8 @@ class Status(Lenient):
     `refunds` counts the attempts that were given back without progress, `step_refunds` those of them that ended in one
     step since its host went silent or its worker died (L-C5). `setbacks` counts the guest's since it ran for long, or
     since its user's start: None until a pass has seen which is the last from before that. `setback` is the last one
-    that was counted; before `up_again_at` the guest is not brought up (L-V4, L-V11).
+    that was counted; before `up_again_at` the guest is not brought up (L-V4, L-V11). `hold_stops`: its
+    holder wants the guest stopped meanwhile (L-G12).
     """
 
     phase: Phase
@@ -64,6 +65,7 @@ class Status(Lenient):
     first_ready_at: datetime | None = None
     destroying: bool = False
     held: bool = False
+    hold_stops: bool = False
     setbacks: int | None = 0
     setback: Setback | None = None
     up_again_at: datetime | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, PollerBehaviorAutoscaling
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from model.campaign import TYPES, CampaignKind, CampaignStart, campaign_workflow_id
 from model.errors import Unavailable
 from model.passes import PassStart, PassType
 from model.temporal import CONTROL_QUEUE, LOOK_AGAIN, SEARCH_HOST, SEARCH_PHASE, SEARCH_VM, vm_workflow_id
@@ -190,19 +192,52 @@ async def poke(
     pairs = [SearchAttributePair(SEARCH_KEYS[SEARCH_VM], vm_id)]
     if host_id is not None:
         pairs.append(SearchAttributePair(SEARCH_KEYS[SEARCH_HOST], host_id))
+    await _start(
+        client,
+        pass_type,
+        PassStart(vm_id=vm_id),
+        vm_workflow_id(vm_id),
+        f"{_MEANT_BY_PASS[pass_type]} of VM {vm_id}",
+        pairs if search_attributes else None,
+    )
+
+
+async def poke_campaign(
+    client: Client, kind: CampaignKind, campaign_id: str, *, host_id: str | None = None, search_attributes: bool = False
+) -> None:
+    """Start a campaign's run, or tell the running one to look again; as `poke` does for a VM. Errors: Unavailable."""
+    pairs = [SearchAttributePair(SEARCH_KEYS[SEARCH_HOST], host_id)] if host_id is not None else []
+    await _start(
+        client,
+        TYPES[kind],
+        CampaignStart(campaign_id=campaign_id),
+        campaign_workflow_id(kind, campaign_id, host_id),
+        f"drain of host {host_id}" if kind == "drain" else f"rolling restart {campaign_id}",
+        pairs if search_attributes and pairs else None,
+    )
+
+
+async def _start(
+    client: Client,
+    workflow_type: str,
+    start: PassStart | CampaignStart,
+    workflow_id: str,
+    summary: str,
+    pairs: Sequence[SearchAttributePair[Any]] | None,
+) -> None:
     try:
         async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
             await client.start_workflow(
-                pass_type,
-                PassStart(vm_id=vm_id),
-                id=vm_workflow_id(vm_id),
+                workflow_type,
+                start,
+                id=workflow_id,
                 task_queue=CONTROL_QUEUE,
                 start_signal=LOOK_AGAIN,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 task_timeout=TASK_TIMEOUT,
-                static_summary=f"{_MEANT_BY_PASS[pass_type]} of VM {vm_id}",
-                search_attributes=TypedSearchAttributes(pairs) if search_attributes else None,
+                static_summary=summary,
+                search_attributes=TypedSearchAttributes(pairs) if pairs is not None else None,
                 rpc_timeout=CALL_TIMEOUT,
             )
     except (RPCError, RuntimeError, TimeoutError) as error:

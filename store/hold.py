@@ -18,7 +18,17 @@ from store.deadlines import WORK_TIME
 from store.vm import missing
 
 if TYPE_CHECKING:
-    from store.database import Pool
+    from collections.abc import Sequence
+
+    from store.database import Connection, Pool
+
+# Its holder may want the guest stopped (`hold_stops`): then what failed before counts for nothing, and delays nothing.
+_TAKE = f"""update vms set held = true, held_by = $2, hold_token = $3, held_since = now(), hold_stops = $4,
+    failures = case when $4 then 0 else failures end, retry_at = case when $4 then null else retry_at end,
+    {DISOWN}, {WAKE}"""
+_RELEASE = f"""update vms set held = false, held_by = null, hold_token = null, held_since = null, hold_stops = false,
+    {wake_for(WORK_TIME)}
+where held and hold_token = $1"""
 
 
 @dataclass(frozen=True)
@@ -44,14 +54,7 @@ class HoldStore:
         ends its step by looking. To take a hold that the token has is as good.
         """
         async with transaction(self._pool) as connection:
-            taken = await connection.fetchval(
-                f"""update vms set held = true, held_by = $2, hold_token = $3, held_since = now(), {DISOWN}, {WAKE}
-                where id = $1 and not held and not destroying returning true""",
-                vm_id,
-                by,
-                token,
-            )
-            if taken:
+            if await hold_vms(connection, [vm_id], by=by, token=token):
                 return
             there = await connection.fetchrow("select held_by, hold_token, destroying from vms where id = $1", vm_id)
             if there is None:
@@ -64,14 +67,7 @@ class HoldStore:
     async def release(self, vm_id: str, *, token: str) -> bool:
         """End the hold of this token and wake the VM; False, and nothing, where the token holds none."""
         async with reading(self._pool) as connection:
-            released = await connection.fetchval(
-                f"""update vms set held = false, held_by = null, hold_token = null, held_since = null,
-                    {wake_for(WORK_TIME)}
-                where id = $1 and held and hold_token = $2 returning true""",
-                vm_id,
-                token,
-            )
-        return bool(released)
+            return bool(await release_vms(connection, token, [vm_id]))
 
     async def list(self) -> tuple[Hold, ...]:
         """List all holds, the oldest first."""
@@ -83,3 +79,23 @@ class HoldStore:
             Hold(record["id"], record["held_by"], record["held_since"], record["waiting_for"] == Waiting.HOLD)
             for record in records
         )
+
+
+async def hold_vms(
+    connection: Connection, vm_ids: Sequence[str], *, by: str, token: str, stops: bool = False
+) -> tuple[str, ...]:
+    """Hold each of these VMs that nobody holds and nobody destroys; return whom. `stops`: their guests are stopped."""
+    taken = await connection.fetch(
+        f"{_TAKE} where id = any($1) and not held and not destroying returning id", list(vm_ids), by, token, stops
+    )
+    return tuple(sorted(record["id"] for record in taken))
+
+
+async def release_vms(connection: Connection, token: str, vm_ids: Sequence[str] | None = None) -> tuple[str, ...]:
+    """End the holds of this token, or of them only those on `vm_ids`, and wake their VMs; return whose ended."""
+    ended = await connection.fetch(
+        f"{_RELEASE} and ($2::text[] is null or id = any($2)) returning id",
+        token,
+        None if vm_ids is None else list(vm_ids),
+    )
+    return tuple(sorted(record["id"] for record in ended))

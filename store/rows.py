@@ -26,8 +26,9 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     v.pass_number, v.ended_pass, v.setbacks, v.setback, v.up_again_at,
     v.attempt_pass, v.create_attempts, v.refunds, v.step_refunds, v.failures, v.retry_at, v.resting,
     v.unreachable_since,
-    v.observed_generation, v.first_ready_at, v.destroying, v.held, v.quarantine_kind, v.quarantine_since, v.destroy_at,
-    v.quarantine_stopped_at, coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
+    v.observed_generation, v.first_ready_at, v.destroying, v.held, v.hold_stops,
+    v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
+    coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
     v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
     case when v.spec ? 'volumes' and v.spec -> 'volumes' <> '[]' then (
         select jsonb_agg(jsonb_build_object('volume_id', o.id, 'size_gib', o.size_gib, 'made', o.made_at is not null)
@@ -122,6 +123,7 @@ def _status(record: asyncpg.Record) -> Status:
         first_ready_at=record["first_ready_at"],
         destroying=record["destroying"],
         held=record["held"],
+        hold_stops=record["hold_stops"],
         quarantine=to_quarantine(record),
     )
 

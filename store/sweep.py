@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from model.campaign import CampaignKind
 from model.decide import pass_type
 from model.passes import PassType
 from store.database import ACQUIRE_TIMEOUT_SECONDS, reading, translated
@@ -51,6 +52,31 @@ async def due_vms(pool: Pool, limit: int, after: DueVm | None = None) -> tuple[D
         )
         for record in records
     )
+
+
+@dataclass(frozen=True)
+class DueCampaign:
+    """A campaign whose run is to be poked. `stuck`: none has looked for two minutes past its time."""
+
+    campaign_id: str
+    kind: CampaignKind
+    host_id: str | None
+    stuck: bool
+
+
+async def due_campaigns(pool: Pool) -> tuple[DueCampaign, ...]:
+    """Return the campaigns that are due, and the drains whose VMs moved on: deleted while held, or back on a host."""
+    async with reading(pool) as connection:
+        records = await connection.fetch(
+            """select id as campaign_id, kind, host_id,
+                coalesce(due_at < now() - interval '2 minutes', false) as stuck
+            from campaigns c where due_at <= now() or (due_at is null and kind = 'drain' and state <> 'cancelled' and (
+                exists (select 1 from vms v where v.held and v.hold_token = c.id and v.deleted)
+                or (state = 'done' and policy = 'stop' and exists (
+                    select 1 from vms v where v.host_id = c.host_id and not v.deleted and not v.held))))
+            order by due_at"""
+        )
+    return tuple(DueCampaign(**dict(record)) for record in records)
 
 
 @asynccontextmanager

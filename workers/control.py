@@ -10,12 +10,15 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from activities.campaign import CampaignActivities
 from activities.passes import PassActivities
 from model.errors import Unavailable
 from runtime.deployment import current_build, find_build_id, is_older, make_current
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
-from runtime.temporal import control_worker_options, register_search_attributes
+from runtime.temporal import control_worker_options, poke, register_search_attributes
+from store.campaign import CampaignStore, WokenVm
+from store.database import Pool
 from store.fleet import get_fleet
 from store.migrate import check_schema
 from store.passes import PassStore
@@ -23,11 +26,12 @@ from workers import process
 from workers.sweep import Sweep
 from workflows.converge import ConvergeVm
 from workflows.create import CreateVm
+from workflows.drain import DrainHost
 from workflows.reap import ReapVm
 
 _log = logging.getLogger("hostler.control")
 LOOK_SECONDS = 10.0
-WORKFLOWS = (CreateVm, ConvergeVm, ReapVm)
+WORKFLOWS = (CreateVm, ConvergeVm, ReapVm, DrainHost)
 
 
 async def main(settings: Settings, stopping: asyncio.Event) -> None:
@@ -41,7 +45,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     client = await process.await_server("Temporal", stopping, partial(process.connect_temporal, settings, seal))
     search_attributes = await register_search_attributes(client)
     build = await asyncio.to_thread(find_build_id)
-    async with control_worker(client, PassActivities(PassStore(pool)), build_id=build):
+    async with control_worker(client, pool, build_id=build):
         current = await make_current(client, build)
         _log.info("the control worker runs", extra={"build": build, "current": current})
         if not current:
@@ -77,9 +81,17 @@ async def keep_known(
             _log.info("whether Temporal knows a build cannot be seen now: %s", type(error).__name__)
 
 
-def control_worker(client: Client, passes: PassActivities, *, build_id: str | None) -> Worker:
-    """Return a worker that runs every type of pass."""
-    methods = [getattr(passes, name) for name in dir(passes) if not name.startswith("_")]
+def control_worker(client: Client, pool: Pool, *, build_id: str | None, passes: PassActivities | None = None) -> Worker:
+    """Return a worker that runs every type of pass, and campaigns."""
+
+    async def hurry(vm: WokenVm) -> None:
+        try:
+            await poke(client, vm.pass_type, vm.vm_id)
+        except Unavailable as error:
+            _log.info("a wake-up was lost, the sweep finds it: %s", error.detail, extra={"vm": vm.vm_id})
+
+    owners = (passes or PassActivities(PassStore(pool)), CampaignActivities(CampaignStore(pool), hurry))
+    methods = [getattr(owner, name) for owner in owners for name in dir(owner) if not name.startswith("_")]
     options = control_worker_options(build_id=build_id)
     return Worker(client, workflows=WORKFLOWS, activities=methods, **options)
 

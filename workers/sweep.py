@@ -12,12 +12,13 @@ from temporalio.api.enums.v1 import PendingWorkflowTaskState
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
+from model.campaign import CampaignType, campaign_workflow_id
 from model.errors import Unavailable
 from model.passes import PassType
 from model.temporal import CONTROL_QUEUE, vm_workflow_id
-from runtime.temporal import poke
+from runtime.temporal import poke, poke_campaign
 from store.fleet import get_fleet
-from store.sweep import DueVm, due_vms, only_sweeper, prune
+from store.sweep import DueCampaign, DueVm, due_campaigns, due_vms, only_sweeper, prune
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -26,6 +27,7 @@ EVERY_SECONDS = 10.0
 WHEN_BUSY_SECONDS = 1.0
 POKES_A_SECOND = 50
 PRUNE_EVERY_SWEEPS = 360
+_TYPES = (*get_args(PassType), *get_args(CampaignType))
 _CALL_TIMEOUT = timedelta(seconds=2)
 _log = logging.getLogger("hostler.sweep")
 
@@ -73,36 +75,49 @@ class Sweep:
         for vm in due:
             await self._wake(vm)
             await asyncio.sleep(random.uniform(0, 2 / POKES_A_SECOND))  # noqa: S311
+        for campaign in await due_campaigns(self._pool):
+            await self._wake_campaign(campaign)
         return len(due)
 
     async def _wake(self, vm: DueVm) -> None:
         if vm.stuck:
-            await self._end_stuck(vm)
+            await self._end_stuck(vm_workflow_id(vm.vm_id))
         try:
             await poke(self._client, vm.pass_type, vm.vm_id, search_attributes=self._search_attributes)
         except Unavailable as error:
             _log.warning("a due VM was not woken, the next sweep tries again: %s", error.detail, extra={"vm": vm.vm_id})
 
-    async def _end_stuck(self, vm: DueVm) -> None:
+    async def _wake_campaign(self, campaign: DueCampaign) -> None:
+        kind, campaign_id, host_id = campaign.kind, campaign.campaign_id, campaign.host_id
+        if campaign.stuck:
+            await self._end_stuck(campaign_workflow_id(kind, campaign_id, host_id))
+        try:
+            await poke_campaign(
+                self._client, kind, campaign_id, host_id=host_id, search_attributes=self._search_attributes
+            )
+        except Unavailable as error:
+            _log.warning("a due campaign was not woken, the next sweep tries again: %s", error.detail)
+
+    async def _end_stuck(self, workflow_id: str) -> None:
         """End whatever run is open: one that claims nothing does not run, or is none of ours.
 
         One that nobody has begun yet only waits for its turn: to end it would send it to the end of a long queue again
         and again.
         """
-        handle = self._client.get_workflow_handle(vm_workflow_id(vm.vm_id))
+        handle = self._client.get_workflow_handle(workflow_id)
         try:
             if _waits_for_its_turn(await handle.describe(rpc_timeout=_CALL_TIMEOUT)):
                 return
             await handle.terminate("stuck: no claim was taken or renewed", rpc_timeout=_CALL_TIMEOUT)
-            _log.warning("ended a stuck run", extra={"vm": vm.vm_id})
+            _log.warning("ended a stuck run", extra={"run_of": workflow_id})
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:
-                _log.warning("a stuck run could not be ended: %s", error.status.name, extra={"vm": vm.vm_id})
+                _log.warning("a stuck run could not be ended: %s", error.status.name, extra={"run_of": workflow_id})
 
 
 def _waits_for_its_turn(found: WorkflowExecutionDescription) -> bool:
-    """Tell whether a pass is in the control workers' queue, and no worker of any build has had it yet."""
+    """Tell whether a run is in the control workers' queue, and no worker of any build has had it yet."""
     raw, waiting = found.raw_description, found.raw_description.pending_workflow_task
     begun = raw.workflow_execution_info.versioning_info.HasField("deployment_version")
     queued = waiting.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED and waiting.attempt <= 1
-    return found.task_queue == CONTROL_QUEUE and found.workflow_type in get_args(PassType) and queued and not begun
+    return found.task_queue == CONTROL_QUEUE and found.workflow_type in _TYPES and queued and not begun

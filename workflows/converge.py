@@ -47,10 +47,6 @@ class ConvergeVm(MakingPass):
         """Name the process that a restart replaces, durably, before it is stopped (L-V7)."""
         await self.host(VmActivities.ensure_restart_noted, policies.PROMPT)
 
-    async def stop(self) -> None:
-        """Ask the guest, then kill it; stopped only once its process is proven gone (L-V3)."""
-        await self.host(VmActivities.ensure_stopped, policies.stop_step(self.row.stop_timeout_seconds))
-
     async def record_stop(self) -> None:
         """The guest is gone and is wanted stopped: record it, boot nothing (L-V2)."""
         await self.host(VmActivities.ensure_stop_recorded, policies.PROMPT)
@@ -69,7 +65,6 @@ class ConvergeVm(MakingPass):
         StepKind.SET_ASIDE: set_aside,
         StepKind.DROP_KEPT: drop_kept,
         StepKind.NOTE_RESTART: note_restart,
-        StepKind.STOP: stop,
         StepKind.RECORD_STOP: record_stop,
         StepKind.RESUME: resume,
         StepKind.APPLY: apply,

@@ -72,6 +72,10 @@ class MakingPass(Pass):
         """A VM wanted paused is booted, then paused (L-C12)."""
         await self.host(VmActivities.ensure_paused, policies.PROMPT)
 
+    async def stop(self) -> None:
+        """Ask the guest, then kill it; stopped only once its process is proven gone (L-V3)."""
+        await self.host(VmActivities.ensure_stopped, policies.stop_step(self.row.stop_timeout_seconds))
+
     async def complete(self) -> None:
         """Record that every part is there: from here on the VM exists, or is rebuilt (L-C1, L-V10)."""
         await self.host(VmActivities.ensure_completed, policies.PROMPT)
@@ -88,5 +92,6 @@ class MakingPass(Pass):
         StepKind.DETACH_VOLUME: detach_volume,
         StepKind.BOOT: boot,
         StepKind.PAUSE: pause,
+        StepKind.STOP: stop,
         StepKind.COMPLETE: complete,
     }

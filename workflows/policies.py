@@ -22,6 +22,8 @@ PICKUP_TIMEOUT = timedelta(seconds=60)
 HEARTBEAT_TIMEOUT = timedelta(seconds=12)
 STOP_MARGIN = timedelta(seconds=90)
 CLAIM_LASTS = timedelta(minutes=2)
+CAMPAIGN_LOOK_FIRST = timedelta(seconds=1)
+CAMPAIGN_LOOK_LONGEST = timedelta(seconds=10)
 
 _COUNTED_BY_THE_PASS = [error.__name__ for error in (StepFailed, OutOfSpace, OutOfAddresses, ImageUnreachable)]
 
@@ -44,6 +46,11 @@ _STORE_WORDS = {
     "note_stopped": WORDS[StepKind.NOTE_STOPPED],
     "mark_destroying": WORDS[StepKind.MARK_DESTROYING],
     "record_gone": WORDS[StepKind.RECORD_GONE],
+    "find_campaign": "looking at the VMs' rows",
+    "ensure_vms_held": "holding the next VMs",
+    "ensure_vms_let_go": "letting deleted VMs go",
+    "ensure_campaign_done": "noting that all is done",
+    "finish_campaign": "ending the run",
 }
 
 

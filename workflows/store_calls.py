@@ -1,4 +1,4 @@
-"""How a pass asks the store: local activities, waited for as long as the claim lasts."""
+"""How a run asks the store: local activities, waited for as long as the claim lasts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
-from activities.passes import PassActivities
 from model.base import Lenient
 from workflows import policies
 
@@ -21,9 +20,9 @@ class StoreAway(Exception):
 
 
 class StoreCalls:
-    """The part of a pass that talks to the store."""
+    """The part of a run that talks to the store."""
 
-    async def store(self, method: Callable[[PassActivities, Any], Awaitable[T]], request: Lenient) -> T:
+    async def store(self, method: Callable[[Any, Any], Awaitable[T]], request: Lenient) -> T:
         """Ask the store; while it does not answer, wait as long as the claim lasts."""
         deadline = workflow.now() + policies.CLAIM_LASTS
         pause = 1.0

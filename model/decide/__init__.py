@@ -10,6 +10,7 @@ from __future__ import annotations
 from model.decide.converge import next_of_converge
 from model.decide.counters import next_of_counters
 from model.decide.create import next_of_create
+from model.decide.held import next_of_held
 from model.decide.reap import next_of_reap
 from model.passes import PassType
 from model.record import View
@@ -47,7 +48,7 @@ def next_step(row: Row, view: View, done: tuple[StepKind, ...] = ()) -> Step:
 
 def _next_step(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     if row.status.held:
-        return Step(kind=StepKind.WAIT, reason="an operation holds this VM", waits=Waiting.HOLD)
+        return next_of_held(row, view)
     if row.desired.deleted:
         return next_of_reap(row, view, done)
     if view.unreadable is not None:

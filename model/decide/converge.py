@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from model.decide.held import is_up
 from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
 from model.decide.setback import next_of_ended, next_of_stalled, steady_at
 from model.decide.volumes import next_of_volumes
@@ -30,8 +31,7 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     rebuild = next_of_rebuild(row, record, seen)
     if rebuild is not None:
         return rebuild
-    is_up = seen.process is not None or seen.power_state in (PowerState.RUNNING, PowerState.PAUSED)
-    if desired.power_state is PowerState.STOPPED and is_up:
+    if desired.power_state is PowerState.STOPPED and is_up(seen):
         # Before all else, so that nothing that cannot be fetched or grown keeps a guest running.
         return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     if seen.power_state is None:

@@ -59,6 +59,10 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/restore/begin"): ("operator", False, False),
     ("POST", "/v1/restore/vms/{vm_id}"): ("operator", False, False),
     ("POST", "/v1/restore/finish"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/drain"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/drain/pause"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/drain/resume"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/undrain"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
 }
@@ -104,6 +108,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/hosts/{host}/replace"): {},
         ("POST", "/v1/hosts/{host}/maintenance"): {"seconds": 60},
         ("POST", "/v1/restore/vms/{vm_id}"): {"choice": "leave"},
+        ("POST", "/v1/hosts/{host}/drain"): {},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 

@@ -14,7 +14,6 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
-from activities.passes import PassActivities
 from drivers.simulated import Simulation
 from model.decide import pass_type
 from model.errors import Unavailable
@@ -25,7 +24,6 @@ from runtime.keys import KEY_BYTES, create_secret
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import connect, poke
 from store.database import Pool, open_pool
-from store.passes import PassStore
 from tests.api.conftest import World, make_world
 from tests.api.conftest import served as serving
 from tests.faults.apart import Kind, worker_apart
@@ -280,7 +278,7 @@ def _stand_before(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
 async def _controlling(client: Client, database_url: str) -> AsyncIterator[None]:
     """Run the control worker in this process."""
     pool = await open_pool(database_url, largest=20)
-    async with control.control_worker(client, PassActivities(PassStore(pool)), build_id=None):
+    async with control.control_worker(client, pool, build_id=None):
         yield
     await pool.close()
 

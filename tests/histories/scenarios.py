@@ -1,4 +1,4 @@
-"""Each type of pass in each of its endings: what to do to a fleet so that a run ends so."""
+"""Each type of pass, and of campaign, in each of its endings: what to do to a fleet so that a run ends so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from temporalio.exceptions import ApplicationError
 
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
+from store.campaign import CampaignStore
 from tests.workflows.conftest import Fleet
+from tests.workflows.drains import ACTOR, begin_drain, drain, drain_workflow_id, hurry, undrain, until_campaign
 
 Scenario = Callable[[Fleet], Awaitable[list[tuple[str, str]]]]
 """Returns the (workflow id, run id) of the runs to record."""
@@ -192,6 +194,78 @@ async def reap_waiting(fleet: Fleet) -> list[tuple[str, str]]:
     return [await _last_run(fleet, vm_id)]
 
 
+async def _drain_run(fleet: Fleet, drain_id: str) -> tuple[str, str]:
+    handle = fleet.client.get_workflow_handle(drain_workflow_id(fleet, drain_id))
+    described = await handle.describe()
+    await handle.result()
+    return described.id, described.run_id or ""
+
+
+async def drain_done(fleet: Fleet) -> list[tuple[str, str]]:
+    """A create in flight, a VM that runs, and one that is deleted while it is held."""
+    vm_id, go = await created(fleet), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == "ensure_image":
+            await go.wait()
+
+    fleet.host.before = hold
+    await fleet.poke(await fleet.add_vm())
+    drain_id = await drain(fleet)
+    await until_campaign(fleet, drain_id, lambda c: c.creating == 1)
+    go.set()
+    await until_campaign(fleet, drain_id, lambda c: c.state == "done")
+    first = await _drain_run(fleet, drain_id)
+    await fleet.delete(vm_id, 0)
+    await hurry(fleet, drain_id)
+    await fleet.until_gone(vm_id)
+    return [first, await _drain_run(fleet, drain_id)]
+
+
+async def drain_failing(fleet: Fleet) -> list[tuple[str, str]]:
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_stopped":
+            raise ApplicationError("it does not end", type="StepFailed")
+
+    vm_id = await created(fleet)
+    fleet.host.before = fail
+    drain_id = await drain(fleet)
+    await until_campaign(fleet, drain_id, lambda c: c.failed == 1)
+    run = await _drain_run(fleet, drain_id)
+    fleet.host.before = None
+    await fleet.wake(vm_id)
+    await until_campaign(fleet, drain_id, lambda c: c.done == 1)
+    return [run]
+
+
+async def drain_paused(fleet: Fleet) -> list[tuple[str, str]]:
+    await created(fleet)
+    drain_id = await begin_drain(fleet)
+    await CampaignStore(fleet.pool).pause(drain_id, ACTOR)
+    await hurry(fleet, drain_id)
+    return [await _drain_run(fleet, drain_id)]
+
+
+async def drain_cancelled(fleet: Fleet) -> list[tuple[str, str]]:
+    """Undone while a guest is being stopped."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str, order: HostOrder) -> None:
+        if name == "ensure_stopped":
+            reached.set()
+            await go.wait()
+
+    vm_id = await created(fleet)
+    fleet.host.before = hold
+    drain_id = await drain(fleet)
+    await asyncio.wait_for(reached.wait(), 20)
+    await undrain(fleet)
+    run = await _drain_run(fleet, drain_id)
+    go.set()
+    await fleet.until_settled(vm_id)
+    return [run]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "create-ready": create_ready,
     "create-paused": create_paused,
@@ -209,4 +283,8 @@ SCENARIOS: dict[str, Scenario] = {
     "reap-gone": reap_gone,
     "reap-undeleted": reap_undeleted,
     "reap-waiting": reap_waiting,
+    "drain-done": drain_done,
+    "drain-failing": drain_failing,
+    "drain-paused": drain_paused,
+    "drain-cancelled": drain_cancelled,
 }

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from temporalio.client import Client
 
-from activities.passes import PassActivities
 from model.ids import new_id
 from model.record import HostOrder
 from model.temporal import CONTROL_QUEUE, vm_workflow_id
 from store.database import Pool
-from store.passes import PassStore
 from tests.workflows.conftest import Fleet, running_fleet
 from workers.control import control_worker
 from workers.sweep import Sweep
@@ -90,7 +88,7 @@ async def test_case_f7_a_run_that_waits_for_its_turn_is_left_alone(temporal_clie
         await lapse(fleet, vm_id, "3 minutes")
         assert await sweep(fleet).sweep_once() == 1
         assert (await handle.describe()).run_id == before
-        async with control_worker(fleet.client, PassActivities(PassStore(pool)), build_id=None):
+        async with control_worker(fleet.client, pool, build_id=None):
             await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
         assert (await handle.describe()).run_id == before
 

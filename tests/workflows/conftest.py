@@ -13,14 +13,12 @@ import pytest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.passes import PassActivities
 from model.decide import pass_type
 from model.errors import Unavailable
 from model.ids import mac_address, new_id
 from model.temporal import bulk_queue, host_queue, vm_workflow_id
 from runtime.temporal import poke
 from store.database import Pool
-from store.passes import PassStore
 from tests.workflows.simulated_host import SimulatedHost
 from workers.control import control_worker
 
@@ -160,7 +158,7 @@ async def running_fleet(
         )
     async with AsyncExitStack() as stack:
         if controls:
-            await stack.enter_async_context(control_worker(client, PassActivities(PassStore(pool)), build_id=None))
+            await stack.enter_async_context(control_worker(client, pool, build_id=None))
         if polls:
             await stack.enter_async_context(polling(client, host))
         yield Fleet(client, pool, host)

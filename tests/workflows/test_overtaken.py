@@ -268,13 +268,13 @@ async def test_case_m3_control_workers_that_come_and_go_lose_no_delete(temporal_
     """Case M3: fifty deletes while every control worker is replaced again and again: all end."""
     async with running_fleet(temporal_client, pool, "h-rolled", controls=False) as fleet:
         passes = PassActivities(PassStore(pool))
-        async with control_worker(temporal_client, passes, build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None, passes=passes):
             names = await asyncio.gather(*(created(fleet) for _ in range(50)))
         await asyncio.gather(*(delete(fleet, vm_id) for vm_id in names))
         for _ in range(4):
-            async with control_worker(temporal_client, passes, build_id=None):
+            async with control_worker(temporal_client, pool, build_id=None, passes=passes):
                 await asyncio.sleep(0.5)
-        async with control_worker(temporal_client, passes, build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None, passes=passes):
             for vm_id in names:
                 await fleet.until_gone(vm_id)
     assert all(machine.record is None and machine.process is None for machine in fleet.host.machines.values())
@@ -353,11 +353,11 @@ async def test_case_o9_the_next_control_worker_takes_a_waiting_run_over(temporal
     assert control_worker_options(build_id=None)["sticky_queue_schedule_to_start_timeout"] <= timedelta(seconds=2)
     passes = PassActivities(PassStore(pool))
     async with running_fleet(temporal_client, pool, "h-sticky", controls=False) as fleet:
-        async with control_worker(temporal_client, passes, build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None, passes=passes):
             vm_id = await created(fleet, spec=SPEC)
             await delete(fleet, vm_id, timedelta(hours=1))
             await fleet.until(vm_id, lambda row: row["quarantine_stopped_at"] is not None and not row["claim_until"])
-        async with control_worker(temporal_client, passes, build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None, passes=passes):
             await VmChanges(pool).undelete(None, vm_id, ACTOR)
             await fleet.poke(vm_id)
             await fleet.until(vm_id, lambda row: _applied(row, 3))

@@ -36,7 +36,7 @@ async def test_a_pass_ends_while_its_claim_is_renewed(temporal_client: Client, p
     async with running_fleet(temporal_client, pool, f"h-{new_id()[-12:]}", controls=False) as fleet:
         vm_id = await fleet.add_vm()
         run = temporal_client.get_workflow_handle(vm_workflow_id(vm_id))
-        async with control_worker(temporal_client, PassActivities(PassStore(pool)), build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None):
             await fleet.poke(vm_id)
             await fleet.until_settled(vm_id)
             await fleet.change(vm_id, "retry_at = now() + interval '50 seconds', last_error = 'a pause'")
@@ -47,7 +47,7 @@ async def test_a_pass_ends_while_its_claim_is_renewed(temporal_client: Client, p
         async with pool.acquire() as connection:
             await connection.execute("delete from vms where id = $1", vm_id)
         await run.signal(LOOK_AGAIN)
-        async with control_worker(temporal_client, PassActivities(SlowToRenew(pool)), build_id=None):
+        async with control_worker(temporal_client, pool, build_id=None, passes=PassActivities(SlowToRenew(pool))):
             async with asyncio.timeout(40):
                 assert (await run.result())["result"] == "gone"
         events = await events_of(run)
