@@ -22,8 +22,6 @@ PICKUP_TIMEOUT = timedelta(seconds=60)
 HEARTBEAT_TIMEOUT = timedelta(seconds=12)
 STOP_MARGIN = timedelta(seconds=90)
 CLAIM_LASTS = timedelta(minutes=2)
-CAMPAIGN_LOOK_FIRST = timedelta(seconds=1)
-CAMPAIGN_LOOK_LONGEST = timedelta(seconds=10)
 
 _COUNTED_BY_THE_PASS = [error.__name__ for error in (StepFailed, OutOfSpace, OutOfAddresses, ImageUnreachable)]
 
@@ -90,6 +88,8 @@ ATTEMPT_PAUSES = tuple(timedelta(seconds=s) for s in (5, 30, 120, 600))
 FIRST_PAUSE = timedelta(seconds=2)
 FIRST_PAUSE_AFTER_SETBACK = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
+CAMPAIGN_LOOK_FIRST = timedelta(seconds=1)
+CAMPAIGN_LOOK_LONGEST = timedelta(seconds=10)
 
 
 def pause_after_attempt(attempts: int) -> timedelta:
