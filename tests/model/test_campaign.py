@@ -18,7 +18,8 @@ from tests.model.test_hold import deleted, in_the_middle, lost, new
 
 
 def look(**changes: Any) -> CampaignLook:
-    return CampaignLook(**{"state": "running", "batch_size": 3, "wake": 1, **changes})
+    told: dict[str, Any] = {"state": "running", "batch_size": 3, "wake": 1, **changes}
+    return CampaignLook(**told)
 
 
 IDS = ("a", "b", "c")
