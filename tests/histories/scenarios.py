@@ -155,6 +155,33 @@ async def converge_setback(fleet: Fleet) -> list[tuple[str, str]]:
     return [*runs, await _last_run(fleet, vm_id)]
 
 
+async def _add_volume(fleet: Fleet, vm_id: str, name: str) -> str:
+    """Insert a volume that a VM is to have, and return its id."""
+    volume_id = f"{name}-{vm_id[-12:]}"
+    async with fleet.pool.acquire() as connection:
+        await connection.execute(
+            """insert into volumes (id, project, name, size_gib, host_id, vm_id)
+            select $1, project, $1, 1, host_id, id from vms where id = $2""",
+            volume_id,
+            vm_id,
+        )
+    return volume_id
+
+
+async def converge_volumes(fleet: Fleet) -> list[tuple[str, str]]:
+    """Made with a volume; then that one goes and two others come while the guest runs."""
+    vm_id = await fleet.add_vm()
+    ids = [await _add_volume(fleet, vm_id, name) for name in ("data", "logs", "more")]
+    wanted = "spec = jsonb_build_object('volumes', $2::text[]), generation = generation + 1"
+    await fleet.change(vm_id, wanted, ids[:1])
+    await fleet.until(vm_id, lambda row: row["phase"] == "ready" and row["due_at"] is None)
+    first = await _last_run(fleet, vm_id)
+    await fleet.change(vm_id, wanted, ids[1:])
+    await fleet.until(vm_id, lambda row: row["observed_generation"] == row["generation"] and row["due_at"] is None)
+    assert [each.volume_id for each in fleet.host.machine(vm_id).record.volumes] == ids[1:]  # type: ignore[union-attr]
+    return [first, await _last_run(fleet, vm_id)]
+
+
 async def converge_lost_record(fleet: Fleet) -> list[tuple[str, str]]:
     vm_id = await created(fleet)
     fleet.host.machine(vm_id).record = None
@@ -279,6 +306,7 @@ SCENARIOS: dict[str, Scenario] = {
     "converge-rebuilt": converge_rebuilt,
     "converge-failed-then-settled": converge_failed_then_settled,
     "converge-setback": converge_setback,
+    "converge-volumes": converge_volumes,
     "converge-lost-record": converge_lost_record,
     "reap-gone": reap_gone,
     "reap-undeleted": reap_undeleted,
