@@ -335,6 +335,7 @@ class HostDocument(Shown):
     forgotten_at: datetime | None
     vms: int
     vms_deleted: int
+    volumes: int
     capacity: Capacity | None
     caps: Caps | None
     held: HeldDocument

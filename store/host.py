@@ -36,7 +36,8 @@ _COLUMNS = (
 )
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
-    (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted, held.*
+    (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted,
+    (select count(*) from volumes o where o.host_id = h.id) as volumes, held.*
 from hosts h cross join lateral ({HELD}) held"""
 
 
@@ -69,6 +70,7 @@ class StoredHost:
     silent: bool
     vms: int
     vms_deleted: int
+    volumes: int
     live: Entitlement
     leaving: Entitlement
     leaving_vms: int
@@ -224,5 +226,6 @@ def _to_host(record: asyncpg.Record) -> StoredHost:
         silent=record["silent"],
         vms=record["vms"],
         vms_deleted=record["vms_deleted"],
+        volumes=record["volumes"],
         **held_of(record),
     )

@@ -11,15 +11,15 @@ import logging
 from drivers.host.ending import Ending
 from drivers.host.parts import Parts
 from drivers.host.prepare import attempt_of, is_making
-from drivers.hypervisor import Guest, GuestVolume
+from drivers.hypervisor import Guest, GuestVolume, Power
 from drivers.jobs import Job
 from drivers.stored import StoredStatus
 from drivers.volumes import ledger_key
 from model.capacity import Entitlement
-from model.errors import HostlerError, Superseded, Unavailable
+from model.errors import HostlerError, StepFailed, Superseded, Unavailable
 from model.process import ProcessRecord
 from model.record import HostOrder
-from model.volume import AttachedVolume, WantedVolume, in_order
+from model.volume import AttachedVolume, WantedVolume, in_order, volume_serial
 
 _log = logging.getLogger("hostler.volumes")
 
@@ -48,7 +48,7 @@ class VolumeSteps:
 
     async def _ensure(self, job: Job, order: HostOrder, wanted: WantedVolume) -> None:
         vm_id, volume_id, volumes = order.vm_id, wanted.volume_id, self._parts.volumes
-        guest, process = await self._find_live(vm_id)
+        guest, process, _ = await self._find_live(vm_id)
         async with volumes.claimed(volume_id, vm_id):
             await volumes.note_holder(volume_id, vm_id, wanted.size_gib << 30, job.guard)
             await self._note(job, order, AttachedVolume(volume_id=volume_id, size_bytes=0), unless_there=True)
@@ -63,9 +63,12 @@ class VolumeSteps:
         """Take the order's volume out of the guest, then out of the VM's record, which frees it for others."""
         vm_id, volume_id = order.vm_id, order.volume_id
         async with job.locked():
-            guest, process = await self._find_live(vm_id)
+            guest, process, power = await self._find_live(vm_id)
             job.guard()
             if process is not None and volume_id is not None:
+                serial = volume_serial(volume_id)
+                if power == "paused" and serial in await self._parts.hypervisor.find_volumes(guest, process):
+                    raise StepFailed("the guest is paused: it lets the volume go once it runs, or is stopped")
                 await self._parts.hypervisor.detach_volume(guest, process, volume_id)
             else:
                 await self._ending.kill(job, vm_id)  # of a guest that has ended the process may have it open still
@@ -87,16 +90,16 @@ class VolumeSteps:
             else:
                 self.gone.add(volume_id)
 
-    async def _find_live(self, vm_id: str) -> tuple[Guest, ProcessRecord | None]:
+    async def _find_live(self, vm_id: str) -> tuple[Guest, ProcessRecord | None, Power | None]:
         """Find the guest and its process, None where none runs; raises Unavailable where nobody can tell."""
         status = self._parts.records.status(vm_id)
         guest = self._parts.guest(self._parts.records.config(vm_id), status)
         state = await self._parts.hypervisor.find(guest, status.process)
         if state.process is None or state.ended is not None:
-            return guest, None
+            return guest, None, None
         if state.power is None or state.process != status.process:
             raise Unavailable("the guest's process does not answer: its volumes are seen to when it does")
-        return guest, state.process
+        return guest, state.process, state.power
 
     async def _note(self, job: Job, order: HostOrder, volume: AttachedVolume, *, unless_there: bool = False) -> None:
         def change(status: StoredStatus) -> StoredStatus:

@@ -44,7 +44,7 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     volume = next_of_volumes(row, record)
     if volume is not None:
         # Before the boot, so that a VM and its volume arriving together boot at the first try (H-V2).
-        return volume
+        return _next_before_volume(row, record, seen, volume) or volume
     step = (
         _next_of_stopped(record, seen) if desired.power_state is PowerState.STOPPED else _next_of_up(row, record, seen)
     )
@@ -67,6 +67,17 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     return Step(
         kind=StepKind.SETTLED, reason="what is wanted is what is there", until=_look_again_at(row, record, seen)
     )
+
+
+def _next_before_volume(row: Row, record: Record, seen: Observed, volume: Step) -> Step | None:
+    """What comes before a volume's step: a restart, since a guest that keeps a volume gives it up so, and a resume,
+    since one that is paused lets none go.
+    """
+    restart = _next_of_restart(row, record, seen)
+    is_paused = seen.power_state is PowerState.PAUSED and row.desired.power_state is PowerState.RUNNING
+    if restart is None and is_paused and volume.kind is StepKind.DETACH_VOLUME:
+        return _next_of_up(row, record, seen)
+    return restart
 
 
 def _look_again_at(row: Row, record: Record, seen: Observed) -> datetime | None:

@@ -80,6 +80,18 @@ async def test_a_volume_comes_and_goes_while_the_guest_runs_and_keeps_its_data(w
     assert file_of(world).read_bytes()[:8] == b"a marker"
 
 
+async def test_a_paused_guest_keeps_its_volume_until_it_runs(world: HostWorld) -> None:
+    """H-V1: it could not let it go; that is said, and nothing of it is taken away."""
+    await world.run_pass(row_with(volume(), power_state=PowerState.PAUSED))
+    with pytest.raises(StepFailed, match="the guest is paused"):
+        await world.run_pass(row_with(created=True, power_state=PowerState.PAUSED))
+    assert plugged(world) == [volume_serial("data")]
+    await world.run_pass(row_with(volume("logs"), volume(), created=True, power_state=PowerState.PAUSED))
+    assert plugged(world) == sorted([volume_serial("data"), volume_serial("logs")])
+    await world.run_pass(row_with(volume("logs"), created=True))
+    assert plugged(world) == [volume_serial("logs")], "resumed first"
+
+
 async def test_a_volume_grows_live_and_at_rest_and_never_shrinks(world: HostWorld) -> None:
     """H-V4."""
     await world.run_pass(row_with(volume()))

@@ -267,6 +267,19 @@ def test_volumes_come_and_go_while_the_guest_runs():
     assert world.starts == 0
 
 
+def test_a_guest_that_keeps_its_volume_is_restarted_and_a_paused_one_resumed_first():
+    """H-V1, L-V7: what would never let go is not asked for ever; the volume goes while nothing runs."""
+    world = created(volumes=(DATA,))
+    run_until_rest(world)
+    world.status(volumes=(), restart_generation=1, generation=2)
+    kinds = [StepKind.NOTE_RESTART, StepKind.STOP, StepKind.DETACH_VOLUME, StepKind.BOOT, StepKind.APPLY]
+    assert run_until_rest(world) == [*kinds, StepKind.SETTLED]
+    world.status(volumes=(DATA,), power_state=PowerState.PAUSED, generation=3)
+    assert run_until_rest(world)[:2] == [StepKind.ENSURE_VOLUME, StepKind.PAUSE]
+    world.status(volumes=(), power_state=PowerState.RUNNING, generation=4)
+    assert run_until_rest(world)[:2] == [StepKind.RESUME, StepKind.DETACH_VOLUME]
+
+
 REBUILD_STORY = [
     StepKind.STOP,
     StepKind.SET_ASIDE,
