@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from drivers.ledger import Ledger
@@ -152,17 +152,25 @@ wishes = st.builds(Entitlement, cpu_millicores=amounts.map(lambda n: n * 1000), 
 limits = st.none() | st.integers(1, 6)
 all_caps = st.builds(Caps, max_vcpus=limits, max_memory_mib=limits, max_disk_gib=limits)
 kinds = st.sampled_from(
-    ["create", "create", "create", "prepare", "prepare", "delete", "stopped", "gone", "report", "caps"]
+    [
+        *("create", "create", "create", "prepare", "prepare", "volume", "volume"),
+        *("delete", "stopped", "gone", "remove", "report", "caps"),
+    ]
 )
 events = st.tuples(kinds, st.integers(0, 7), wishes, all_caps)
 
 
 @dataclass
 class Vm:
-    """A VM's row, and what its host's record says of it. `certain`: placed under the caps that the host has."""
+    """A VM's row, and what its host's record says of it. `certain`: placed under the caps that the host has.
+
+    `volume_gib` is its volume's size, which outlives it; `volume_made`: its host has made that.
+    """
 
     wish: Entitlement
     certain: bool
+    volume_gib: int = 0
+    volume_made: bool = False
     on_host: bool = False
     refused: bool = False
     deleted: bool = False
@@ -175,7 +183,17 @@ class Vm:
     @property
     def counts(self) -> bool:
         """As rows count: from the reservation on, and not what the host refused or never had (H-P3)."""
-        return self.on_host or not (self.deleted or self.refused)
+        return not self.refused and (self.on_host or not self.deleted)
+
+    @property
+    def asked(self) -> Entitlement:
+        """What it asks of its host with its volume."""
+        return self.wish + Entitlement(disk_gib=self.volume_gib)
+
+    @property
+    def volume_held(self) -> Entitlement:
+        """What rows hold for its volume: with a VM that counts all of it, else what was made (H-A1)."""
+        return Entitlement(disk_gib=self.volume_gib if self.counts or self.volume_made else 0)
 
 
 class Fleet:
@@ -185,36 +203,56 @@ class Fleet:
         self.vms: dict[int, Vm] = {}
         self.told: Caps | None = None
         self.made = 0
-        self.ledger = Ledger(caps, lambda: [(str(n), vm.held) for n, vm in self.vms.items() if vm.on_host], "h1")
+        self.left: list[int] = []
+        """The sizes of volumes whose VM is gone."""
+        self.ledger = Ledger(caps, self.holdings, "h1")
+
+    def holdings(self) -> list[tuple[str, Entitlement]]:
+        """What the host's records say."""
+        vms = [(str(n), vm.held) for n, vm in self.vms.items() if vm.on_host]
+        volumes = [vm.volume_gib if vm.volume_made else 0 for vm in self.vms.values()] + self.left
+        return vms + [(f"volume/{n}", Entitlement(disk_gib=gib)) for n, gib in enumerate(volumes)]
 
     def view(self) -> HostView:
         counted = [vm for vm in self.vms.values() if vm.counts]
-        live = sum((vm.held for vm in counted if not vm.deleted), start=Entitlement())
+        live = sum((vm.held for vm in counted if not vm.deleted), start=self.volumes())
         leaving = sum((vm.held for vm in counted if vm.deleted), start=Entitlement())
         return view(caps=self.told, live=live, leaving=leaving, leaving_vms=1)
 
-    def create(self, wish: Entitlement) -> None:
-        found = find_reason(self.view(), Wish(entitlement=wish))
+    def volumes(self) -> Entitlement:
+        held = [vm.volume_held for vm in self.vms.values()]
+        return sum(held, start=Entitlement(disk_gib=sum(self.left)))
+
+    def create(self, wish: Entitlement, volume_gib: int) -> None:
+        vm = Vm(wish, certain=self.told == self.ledger.caps, volume_gib=volume_gib)
+        found = find_reason(self.view(), Wish(entitlement=vm.asked))
         if found is None:
             self.made += 1
-            self.vms[self.made] = Vm(wish, certain=self.told == self.ledger.caps)
+            self.vms[self.made] = vm
             return
         assert self.told is not None, "a host that declared nothing is never judged"
-        reserved = {str(n): vm.held for n, vm in self.vms.items() if vm.counts}
-        refused = refusal_of(Ledger(self.told, reserved.items, "h1"), "new", wish)
+        reserved = {str(n): vm.held for n, vm in self.vms.items() if vm.counts} | {"volumes": self.volumes()}
+        refused = refusal_of(Ledger(self.told, reserved.items, "h1"), "new", vm.asked)
         words = "; ".join(each.words for each in found.shortages)
         assert refused == f"host h1 refuses: {words}", "stricter than the host, or another sentence"
 
     def prepare(self, number: int, vm: Vm) -> None:
-        if vm.deleted or vm.on_host or (vm.refused and find_reason(self.view(), Wish(entitlement=vm.wish))):
+        if vm.deleted or vm.on_host or (vm.refused and find_reason(self.view(), Wish(entitlement=vm.asked))):
             return  # nobody wakes it while the rows say that there is no room
         before = self.ledger.held()
-        vm.refused = refusal_of(self.ledger, str(number), vm.wish) is not None
+        vm.refused = refusal_of(self.ledger, str(number), vm.asked) is not None
         vm.on_host = not vm.refused
         assert not (vm.refused and vm.certain), "what was placed under its caps the host admits"
         for name in Entitlement.model_fields:
             limit, held = self.ledger.caps.limit(name), getattr(self.ledger.held(), name)
             assert limit is None or held <= max(limit, getattr(before, name)), "over a cap"
+
+    def make_volume(self, vm: Vm) -> None:
+        """By a step of its own, once its VM was prepared (H-V2)."""
+        if not vm.on_host or vm.deleted or vm.volume_made:
+            return
+        vm.volume_made = refusal_of(self.ledger, "volume/new", Entitlement(disk_gib=vm.volume_gib)) is None
+        assert vm.volume_made or not vm.certain, "what was placed under its caps the host admits"
 
     def set_caps(self, caps: Caps) -> None:
         self.ledger.caps = caps
@@ -230,6 +268,14 @@ def refusal_of(ledger: Ledger, name: str, wish: Entitlement) -> str | None:
         return error.detail
 
 
+def _told(*kinds: str) -> list[Any]:
+    """Each VM has a volume of 2 GiB and nothing else; what befalls one befalls the first, then the second."""
+    turns = {kind: iter(range(9)) for kind in kinds}
+    return [(kind, 2 if kind == "create" else next(turns[kind]), Entitlement(), Caps()) for kind in kinds]
+
+
+@example(Caps(max_disk_gib=3), _told("report", "create", "create", "prepare", "prepare", "volume", "volume"))
+@example(Caps(max_disk_gib=3), _told("report", "create", "prepare", "volume", "delete", "gone", "create", "prepare"))
 @settings(max_examples=400, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(all_caps, st.lists(events, min_size=10, max_size=40))
 def test_placement_is_never_over_a_cap_and_never_stricter_than_the_host(caps: Caps, history: list[Any]) -> None:
@@ -237,19 +283,24 @@ def test_placement_is_never_over_a_cap_and_never_stricter_than_the_host(caps: Ca
     fleet = Fleet(caps)
     for what, which, wish, other in history:
         if what == "create":
-            fleet.create(wish)
+            fleet.create(wish, volume_gib=which % 3)
         elif what == "report":
             fleet.told = fleet.ledger.caps
         elif what == "caps":
             fleet.set_caps(other)
+        elif what == "remove":
+            fleet.left = fleet.left[1:]
         elif fleet.vms:
             number = sorted(fleet.vms)[which % len(fleet.vms)]
             vm = fleet.vms[number]
             if what == "prepare":
                 fleet.prepare(number, vm)
+            elif what == "volume":
+                fleet.make_volume(vm)
             elif what == "delete":
                 vm.deleted = True
             elif what == "stopped" and vm.deleted:
                 vm.stopped = True
             elif what == "gone" and vm.deleted:
+                fleet.left += [vm.volume_gib] if vm.volume_made else []
                 del fleet.vms[number]
