@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from api import (
     docs,
     drain,
+    freeze,
     health,
     host,
     host_side,
@@ -30,7 +31,21 @@ from model.versions import VERSION
 
 ROUTERS = tuple(
     each.router
-    for each in (vm, vm_verbs, volume, host, drain, image, operation, restore, ssh_ca, joining, host_side, health)
+    for each in (
+        vm,
+        vm_verbs,
+        volume,
+        host,
+        drain,
+        freeze,
+        image,
+        operation,
+        restore,
+        ssh_ca,
+        joining,
+        host_side,
+        health,
+    )
 )
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 

@@ -240,6 +240,13 @@ class RebuildBody(Body):
         return self
 
 
+class FreezeBody(Body):
+    """What is held: everything destructive, or with `creates` only new VMs; of one host, or the whole fleet."""
+
+    host: HostId | None = None
+    creates: bool = False
+
+
 class DrainBody(Body):
     """What becomes of the VMs of a host that is drained: they are stopped, or left where they are."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -309,6 +309,17 @@ class CampaignDocument(Shown):
     ended_at: datetime | None
     workflow_id: str
     link: str | None
+
+
+class FreezeDocument(Shown):
+    """What operators hold: everything destructive, or only creates. `host_id` null: in the whole fleet."""
+
+    id: str
+    holds: Literal["everything destructive", "creates"]
+    host_id: str | None
+    host_name: str | None
+    made_by: str
+    since: datetime
 
 
 class HostDocument(Shown):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
 
+from api.guard import NOTICES
 from api.parts import Parts, parts_of
 from model.credential import Credential, parse_credential
 from model.errors import Forbidden, Unauthenticated
@@ -59,6 +60,7 @@ async def _authenticate(request: Request, parts: Parts) -> Caller:
     token = await parts.tokens.find(credential.id) if credential and credential.kind == "hst" else None
     if credential is None or token is None or not hmac.compare_digest(token.hash, credential.digest):
         raise Unauthenticated("send a valid token as 'Authorization: Bearer hst_…'; this one is unknown or has ended")
+    request.scope[NOTICES].extend(freeze.sentence for freeze in await parts.freezes.list())
     origin = request.client.host if request.client else None
     return Caller(token.id, token.role, token.project, origin)
 

@@ -16,6 +16,8 @@ from runtime.log import describe_exception
 BODY_LIMIT = 256 << 10
 REPORT_LIMIT = 4 << 20
 _FOR_HOSTS = "/v1/host/"
+NOTICES = "hostler.notices"
+"""In a request's scope: what every answer tells, whatever was asked (H-R3)."""
 _QUIET = (_FOR_HOSTS, "/healthz", "/readyz")
 _HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _log = logging.getLogger("hostler.api")
@@ -42,7 +44,9 @@ class Guard:
             self._check(scope)
             limit = limit_of(str(scope["path"]))
             _check_length(scope, limit)
-            await self._app({**scope, REQUEST_ID: answer.request_id}, _Bounded(receive, limit), answer)
+            await self._app(
+                {**scope, REQUEST_ID: answer.request_id, NOTICES: answer.notices}, _Bounded(receive, limit), answer
+            )
         except HostlerError as error:
             await answer.give(scope, receive, error)
         except Exception as error:
@@ -71,13 +75,15 @@ class _Answer:
         self._send = send
         self.request_id = secrets.token_hex(8)
         self.status: int | None = None
+        self.notices: list[str] = []
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             ours = {name for name, _ in _HEADERS}
             kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in ours]
-            message = {**message, "headers": [*kept, *_HEADERS, (b"x-request-id", self.request_id.encode())]}
+            told = [(b"hostler-notice", notice.encode("ascii", "replace")) for notice in self.notices]
+            message = {**message, "headers": [*kept, *_HEADERS, *told, (b"x-request-id", self.request_id.encode())]}
         await self._send(message)
 
     async def give(self, scope: Scope, receive: Receive, error: HostlerError) -> None:

@@ -29,6 +29,7 @@ from store.campaign import CampaignStore
 from store.certificate import CertificateStore
 from store.drain import DrainStore
 from store.enrolment import Enrolments
+from store.freeze import FreezeStore
 from store.host import HostStore
 from store.image import ImageStore
 from store.operation import OperationStore
@@ -77,6 +78,7 @@ class Parts:
         self.enrolments = Enrolments(self.pool)
         self.campaigns = CampaignStore(self.pool)
         self.drains = DrainStore(self.pool)
+        self.freezes = FreezeStore(self.pool)
         self.images = ImageStore(self.pool)
         self.volumes = VolumeStore(self.pool)
         self.operations = OperationStore(self.pool)

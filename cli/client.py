@@ -11,6 +11,7 @@ import httpx2
 
 from cli.document import Document, documents, things
 from cli.failures import NoSuchThing, NotReachable, Problem, Unsuccessful
+from cli.output import say
 from cli.place import Place, find_place
 from model.errors import Conflict
 from model.text import clean_text
@@ -29,6 +30,7 @@ class Api:
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place or find_place()
+        self._noticed: set[str] = set()
         headers = {"Accept": "application/json"}
         if self.place.token is not None:
             headers["Authorization"] = f"Bearer {self.place.token}"
@@ -59,7 +61,15 @@ class Api:
             answer = self._client.request(method, path, params=cast("Any", asked), json=body)
         except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
             raise NotReachable(self._unreachable(method, error)) from error
+        self._pass_on(answer)
         return self._read(answer)
+
+    def _pass_on(self, answer: httpx2.Response) -> None:
+        """Say what every answer tells, such as that the fleet is frozen, once (H-R3)."""
+        for notice in answer.headers.get_list("hostler-notice"):
+            if notice not in self._noticed:
+                self._noticed.add(notice)
+                say(f"note: {notice}")
 
     def list(self, path: str, *, most: int | None = None, **query: object) -> Document:
         """Return all pages of a list as one, or its first `most` items."""

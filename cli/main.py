@@ -21,6 +21,8 @@ _COMMANDS = (
     ("down", "cli.installation:down", "Stop it; guests keep running."),
     ("status", "cli.installation:status", "Say what is up, where, and why not."),
     ("restore", "cli.restore:restore", "Settle what a restored database does not know."),
+    ("freeze", "cli.freeze:freeze", "Hold everything destructive, or new VMs."),
+    ("unfreeze", "cli.freeze:unfreeze", "End a freeze."),
     ("replay", "cli.processes:replay", "Replay a VM's runs against this release's code."),
     ("api", "cli.processes:api", "Become the API of a larger installation."),
 )

@@ -50,7 +50,8 @@ class HostView(Frozen):
 
     `heard_at`: its last report; what comes of that is None before. `live` and `leaving` are held by VMs that live, and
     by those being deleted: `leaving_vms` in number, the last of them destroyed from `leaving_until` on (H-P3).
-    `placed_lately`: in the last 5 minutes. `of_group`: how many of the VM's own anti-affinity group are there.
+    `placed_lately`: in the last 5 minutes. `creates_frozen`: who holds new
+    VMs, and since when (H-R3). `of_group`: how many of the VM's own anti-affinity group are there.
     """
 
     id: str
@@ -70,6 +71,7 @@ class HostView(Frozen):
     leaving_vms: int = 0
     leaving_until: datetime | None = None
     placed_lately: int = 0
+    creates_frozen: str | None = None
     of_group: int = 0
 
     @property
@@ -98,6 +100,8 @@ def _find_state(host: HostView, *, named: bool) -> Reason | None:
     """A host that has not reported yet is accepted where it is named, and waited for; no strategy chooses it."""
     if host.status not in ("ready", "joining"):
         return Reason(filter=host.status, words=f"is {host.status} and takes no new VM")
+    if host.creates_frozen is not None:
+        return Reason(filter="frozen", words=f"takes no new VM: they are frozen by {host.creates_frozen}")
     if host.heard_at is None:
         return None if named else Reason(filter="joining", words="has not reported yet")
     if host.silent:

@@ -39,7 +39,7 @@ class Waiting(StrEnum):
     BEHIND = "behind"
     """The store may be behind what the host was ordered last, as after a restore (H-R1)."""
     FROZEN = "frozen"
-    """The fleet is frozen: nothing is destroyed (H-R2)."""
+    """The fleet is frozen: nothing is destroyed (H-R3)."""
     GRACE = "grace"
     """A deleted VM can still be undeleted (L-R2)."""
     REMAINS = "remains"

@@ -31,6 +31,8 @@ _VIEW = f"""
 select h.id, h.name, h.status, h.labels, h.worker_version, h.last_report_at, h.report, host_is_silent(h) as silent,
     f.min_worker_version, held.*, (select count(*) from vms n where n.host_id = h.id
         and n.created_at > now() - interval '5 minutes' and n.id is distinct from $2) as placed_lately,
+    (select z.made_by || ' since ' || to_char(z.since, 'YYYY-MM-DD"T"HH24:MI:SS"Z"') from freezes z
+        where z.creates and (z.host_id is null or z.host_id = h.id) order by z.since limit 1) as creates_frozen,
     (select count(*) from vms g where g.host_id = h.id and not g.deleted
         and g.project = $3 and g.anti_affinity_group = $4) as of_group
 from hosts h cross join fleet f cross join lateral ({HELD} and v.id is distinct from $2) held
@@ -98,6 +100,7 @@ def to_view(record: asyncpg.Record) -> HostView:
         **held_of(record),
         placed_lately=record["placed_lately"],
         of_group=record["of_group"],
+        creates_frozen=record["creates_frozen"],
         **told,
     )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # a host was heard since, nobody knows.
 BEHIND = "(f.behind or coalesce(h.last_report_at < pg_postmaster_start_time(), false))"
 MAY_DESTROY = f"""exists (select 1 from hosts h cross join fleet f
-    where h.id = v.host_id and not f.frozen and not {BEHIND})"""
+    where h.id = v.host_id and not f.frozen and not h.frozen and not {BEHIND})"""
 
 ROW = f"""
 select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spec_generation, v.restart_generation,
@@ -38,7 +38,8 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
     (h.report #>> '{{capacity,storage_bytes_free}}')::bigint as storage_bytes_free,
     (h.report #>> '{{capacity,storage_bytes_total}}')::bigint as storage_bytes_total,
-    f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts, f.frozen, {BEHIND} as behind
+    f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts,
+    f.frozen or h.frozen as frozen, {BEHIND} as behind
 from vms v join hosts h on h.id = v.host_id cross join fleet f
 """
 

@@ -67,7 +67,7 @@ select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phas
         from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
         join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
-    h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen, f.behind,
+    h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or h.frozen as frozen, f.behind,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
     {SHOWN_DETAIL} as status_detail, {OVERDUE} as overdue, now() as now
 from vms v join hosts h on h.id = v.host_id cross join fleet f

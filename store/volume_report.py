@@ -34,7 +34,9 @@ async def release_volumes(connection: Connection, host_id: str, report: HostRepo
     below the version floor (H-S5), nor while the fleet is frozen or behind; only what the host was told to remove, and
     names as gone, is.
     """
-    if is_below(report.worker_version, fleet.min_worker_version) or fleet.frozen or fleet.behind:
+    host_frozen = await connection.fetchval("select frozen from hosts where id = $1", host_id)
+    stands_still = fleet.frozen or host_frozen or fleet.behind
+    if is_below(report.worker_version, fleet.min_worker_version) or stands_still:
         return ()
     gone = await connection.fetch(
         """delete from volumes where host_id = $1 and id = any($2) and destroying and vm_id is null

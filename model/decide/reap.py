@@ -12,10 +12,10 @@ from model.waiting import Waiting
 def next_of_reap(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     """L-R: quarantine first, then wait, then destroy in order, then make sure that nothing is left."""
     quarantine = row.status.quarantine
-    if row.status.destroying:
-        return _next_of_destroy(row, view, done)
     if row.frozen:
         return Step(kind=StepKind.WAIT, reason="the fleet is frozen", waits=Waiting.FROZEN)
+    if row.status.destroying:
+        return _next_of_destroy(row, view, done)
     if row.status.retry_at is not None and row.status.retry_at > row.now:
         return Step(
             kind=StepKind.WAIT,

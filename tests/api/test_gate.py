@@ -63,6 +63,9 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts/{host}/drain/pause"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/drain/resume"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/undrain"): ("operator", False, False),
+    ("GET", "/v1/freezes"): ("viewer", False, False),
+    ("POST", "/v1/freeze"): ("operator", False, False),
+    ("POST", "/v1/unfreeze"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
 }
@@ -109,6 +112,8 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/hosts/{host}/maintenance"): {"seconds": 60},
         ("POST", "/v1/restore/vms/{vm_id}"): {"choice": "leave"},
         ("POST", "/v1/hosts/{host}/drain"): {},
+        ("POST", "/v1/freeze"): {"host": "none-such"},
+        ("POST", "/v1/unfreeze"): {},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
