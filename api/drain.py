@@ -1,4 +1,4 @@
-"""Drain a host and end that; each answer is the host with its drain, and how far it is (H-D1, H-D2)."""
+"""Drain a host, end that, or remove it; each answer is the host with its drain and how far it is (H-D1, H-D2, H-D5)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from api.parts import Parts
 from api.route import GatedRoute
 from model.errors import Conflict
 from model.ids import HostId
+from store.host_removal import remove_host
 
 router = APIRouter(prefix="/v1/hosts", tags=["hosts"], route_class=GatedRoute)
 POKED_AT_ONCE = 50
@@ -56,6 +57,12 @@ async def resume(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDoc
     await parts.campaigns.resume(drain_id, caller.actor)
     parts.poke_campaign("drain", drain_id, host_id)
     return await _view(parts, host_id)
+
+
+@router.delete("/{host}", status_code=204)
+async def remove(host: HostId, caller: FleetOperator, parts: PartsOf) -> None:
+    """Remove a host that is drained and, by its own report, empty; its credential ends (H-D5)."""
+    await remove_host(parts.pool, host, caller.actor)
 
 
 async def _find_drain(parts: Parts, host: str) -> tuple[str, str]:

@@ -69,6 +69,13 @@ def undrain(name: Name, /, *, as_json: Json = False) -> None:
         say(describe_host(host))
 
 
+def rm(name: Name, /) -> None:
+    """Remove a host that is drained and, by its own report, empty. Its worker is not let in any more."""
+    with Api() as api:
+        api.call("DELETE", f"/v1/hosts/{segment(name)}")
+    say(f"{name} is removed")
+
+
 def describe_host(host: Document) -> str:
     """Say what a host is, and how far its drain is."""
     drain = inner(host, "drain")

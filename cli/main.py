@@ -62,6 +62,7 @@ _HOST_COMMANDS = (
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
     ("drain", "cli.drain:drain", "Stop a host's VMs, or leave them; no new ones come."),
     ("undrain", "cli.drain:undrain", "End a drain; its VMs come back."),
+    ("rm", "cli.drain:rm", "Remove a host that is drained and empty."),
 )
 _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),

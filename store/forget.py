@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from model.errors import Conflict, FieldError, Invalid
+from model.errors import Conflict, FieldError, Invalid, NotFound
 from store.audit import Actor, write_audit
 from store.certificate import revoke_certificates
 from store.database import reading, transaction
@@ -49,7 +49,8 @@ async def forget_host(pool: Pool, host_id: str, typed_name: str, actor: Actor) -
     """
     async with transaction(pool) as connection:
         host = await connection.fetchrow(_LOCK, host_id, SILENT_FOR)
-        assert host is not None, "hosts are never deleted"  # noqa: S101
+        if host is None:
+            raise NotFound(f"there is no host {host_id}")
         _refuse(host, typed_name)
         fence, vm_ids = await release_vms(connection, actor, host_id)
         volumes = await connection.fetch("delete from volumes where host_id = $1 returning id", host_id)

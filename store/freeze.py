@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STILL = """greatest(interval '0', least(now(), (select min(z.since) from freezes z
     where not z.creates and (z.host_id is null or z.host_id = {row}.host_id))) - greatest($2, {since}))"""
 _SHIFTS = (
-    f"""update vms v set destroy_at = destroy_at + 0 * {_STILL.format(row="v", since="quarantine_since")},
+    f"""update vms v set destroy_at = destroy_at + {_STILL.format(row="v", since="quarantine_since")},
         old_disk_until = old_disk_until + {_STILL.format(row="v", since="$2")},
         wake = wake + case when waiting_for = $3 then 1 else 0 end,
         due_at = case when waiting_for = $3 then now() + random() * interval '10 seconds' else due_at end

@@ -57,6 +57,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
     async with transaction(pool) as connection:
         host = await connection.fetchrow(
             """select *, host_is_silent(h) as silent, last_report_at < pg_postmaster_start_time() as unheard
+                , status = 'drained' and coalesce(last_whole_at < now() - interval '1 minute', true) as must_tell_all
             from hosts h where id = $1 for no key update""",
             host_id,
         )
@@ -93,7 +94,11 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         unlisted = fleet.behind and await keep_told(connection, host_id, report)
         pokes = await _pokes(connection, sorted(woken | stopped | ({fits} if fits else set())))
         removed = await release_volumes(connection, host_id, report, fleet)
-        answer = await _answer(connection, report.number, want_whole=not report.whole and (arrival.first or unlisted))
+        answer = await _answer(
+            connection,
+            report.number,
+            want_whole=not report.whole and (arrival.first or unlisted or host["must_tell_all"]),
+        )
         return ReportTaken(answer.model_copy(update={"remove_volumes": removed}), pokes)
 
 

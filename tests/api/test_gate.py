@@ -63,6 +63,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts/{host}/drain/pause"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/drain/resume"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/undrain"): ("operator", False, False),
+    ("DELETE", "/v1/hosts/{host}"): ("operator", False, False),
     ("GET", "/v1/freezes"): ("viewer", False, False),
     ("POST", "/v1/freeze"): ("operator", False, False),
     ("POST", "/v1/unfreeze"): ("operator", False, False),
