@@ -20,6 +20,10 @@ async def freeze(world: World, verb: str = "freeze", **body: Any) -> Any:
     return answer.json()
 
 
+async def deadlines(world: World) -> dict[str, Any]:
+    return {each["id"]: each["destroy_at"] for each in await world.pool.fetch("select id, destroy_at from vms")}
+
+
 async def pass_of(world: World, vm_id: str) -> PassRef:
     row = await PassStore(world.pool).claim(ClaimRequest(vm_id=vm_id, run_id="run"))
     assert row is not None
@@ -68,10 +72,10 @@ async def test_deadlines_stand_still(world: World) -> None:
     await world.pool.execute("update freezes set since = now() - interval '5 hours' where host_id is null")
     await world.pool.execute("update freezes set since = now() - interval '3 hours' where host_id is not null")
     await world.pool.execute("update vms set quarantine_since = now() - interval '1 hour' where id = $1", late["id"])
-    before = dict(await world.pool.fetch("select id, destroy_at from vms"))
+    before = await deadlines(world)
     await freeze(world, "unfreeze")
     await freeze(world, "unfreeze", host="h1")
-    after = dict(await world.pool.fetch("select id, destroy_at from vms"))
+    after = await deadlines(world)
     moved = {vm_id: round((after[vm_id] - before[vm_id]) / HOUR, 1) for vm_id in after}
     assert moved == {early["id"]: 5, late["id"]: 1}
 
