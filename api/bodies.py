@@ -267,6 +267,12 @@ class NewVolumeBody(Body):
     host: HostId | None = None
 
 
+class AdoptVolumeBody(Body):
+    """What a volume is to be called from now on."""
+
+    name: Name
+
+
 class GrowVolumeBody(Body):
     """How large a volume is to be; it never shrinks."""
 

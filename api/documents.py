@@ -171,6 +171,14 @@ class VolumeDocument(Shown):
     updated_at: datetime
 
 
+class ForeignVolume(Shown):
+    """A volume that a host holds although no row places it there; `vm_id`: the VM that had it last."""
+
+    volume_id: str
+    size_bytes: int
+    vm_id: str | None
+
+
 class VmDocument(Shown):
     """A VM's row. What nobody can tell is null; `last_known` says what was seen last.
 

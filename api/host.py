@@ -7,16 +7,25 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from api.bodies import ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
+from api.bodies import AdoptVolumeBody, ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
 from api.campaigns import drains_of, one_host_view
 from api.cursor import After, Limit, page
-from api.documents import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument, Page, VmDocument
+from api.documents import (
+    ForeignVm,
+    ForeignVolume,
+    ForgottenVmDocument,
+    HostDocument,
+    InvitationDocument,
+    Page,
+    VmDocument,
+    VolumeDocument,
+)
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute
-from api.views import host_view, vm_view
+from api.views import host_view, vm_view, volume_view
 from model.credential import new_credential
-from model.ids import HostId
+from model.ids import HostId, Name
 from model.join import JoinString
 from model.vm import Phase
 from store.enrolment import Invited
@@ -128,6 +137,23 @@ async def quarantined(
     narrowed = VmFilter(host_id=(await parts.hosts.get(host)).id, phase=Phase.QUARANTINED)
     found = await parts.vms.list(caller.project, narrowed, limit=limit + 1, after=after)
     return page(found, limit, lambda vm: vm_view(vm, project=caller.project))
+
+
+@router.get("/{host}/foreign-volumes")
+async def foreign_volumes(host: HostId, _caller: FleetViewer, parts: PartsOf) -> Page[ForeignVolume]:
+    """List the volumes that a host holds although no row places them there; they are shown and left alone."""
+    found = await parts.volumes.foreign((await parts.hosts.get(host)).id)
+    return Page(items=[ForeignVolume.model_validate(each.model_dump()) for each in found], next_cursor=None)
+
+
+@router.post("/{host}/foreign-volumes/{volume}/adopt", status_code=201)
+async def adopt_volume(
+    host: HostId, volume: Name, body: AdoptVolumeBody, caller: FleetOperator, parts: PartsOf
+) -> VolumeDocument:
+    """Make a row of a volume that a host holds without one, as after a restore; its data is left as it is."""
+    host_id = (await parts.hosts.get(host)).id
+    adopted = await parts.volumes.adopt(host_id, volume, project=caller.home, name=body.name, actor=caller.actor)
+    return volume_view(adopted, project=caller.project)
 
 
 @router.get("/{host}/foreign")

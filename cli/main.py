@@ -75,6 +75,8 @@ _VOLUME_COMMANDS = (
     ("resize", "cli.volume:resize", "Make a volume larger."),
     ("rm", "cli.volume:rm", "Delete a volume; it can be undeleted for a while."),
     ("undelete", "cli.volume:undelete", "Bring a deleted volume back."),
+    ("foreign", "cli.volume:foreign", "List what a host holds without a row."),
+    ("adopt", "cli.volume:adopt", "Make a row of such a volume."),
 )
 _SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cli.client import Api
-from cli.document import Document, inner
+from cli.document import Document, documents, inner
 from cli.failures import Usage
 from cli.options import Json, read_disk_gib, read_duration
 from cli.output import age, moment, print_facts, print_json, print_table, say
@@ -115,6 +115,33 @@ def undelete(name: Name, /, *, as_json: Json = False) -> None:
     with Api() as api:
         volume = api.call("POST", f"/v1/volumes/{segment(name, 'volume')}/undelete")
     _tell(volume, f"{volume['name']} is back", as_json=as_json)
+
+
+def foreign(host: str, /, *, as_json: Json = False) -> None:
+    """List the volumes that a host holds although no row places them there, as after a restore.
+
+    :param host: The host's id or name.
+    """
+    with Api() as api:
+        found = api.get(f"/v1/hosts/{segment(host)}/foreign-volumes")
+    if as_json:
+        print_json(found)
+        return
+    rows = ((each.get("volume_id"), each.get("size_bytes"), each.get("vm_id")) for each in documents(found, "items"))
+    print_table(("ID", "BYTES", "LAST OF VM"), rows, empty="every volume there has its row")
+
+
+def adopt(host: str, volume_id: str, name: str, /, *, as_json: Json = False) -> None:
+    """Make a row of a volume that a host holds without one; its data is left as it is.
+
+    :param host: The host's id or name.
+    :param volume_id: The volume's id; `hostler volume foreign` lists them.
+    :param name: What it is to be called.
+    """
+    path = f"/v1/hosts/{segment(host)}/foreign-volumes/{segment(volume_id, 'volume')}/adopt"
+    with Api() as api:
+        volume = api.call("POST", path, body={"name": name})
+    _tell(volume, f"{volume['name']} has {volume['size_gib']} GiB, and no VM yet", as_json=as_json)
 
 
 def _tell(volume: Document, words: str, *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ select h.id, h.name, h.status, h.report, h.last_whole_at, h.last_report_at, host
     (select count(*) from vms v where v.host_id = h.id and v.deleted) as leaving,
     (select max(v.destroy_at) from vms v where v.host_id = h.id and v.deleted) as leaving_until,
     (select count(*) from volumes o where o.host_id = h.id) as volumes,
-    jsonb_array_length(h.foreign_vms) as foreign_vms,
+    jsonb_array_length(h.foreign_vms) as foreign_vms, jsonb_array_length(h.foreign_volumes) as foreign_volumes,
     coalesce((h.report ->> 'unmanaged')::integer, 0) as unmanaged,
     greatest((select max(g.at) from gone g where g.host_id = h.id),
         (select c.ended_at from campaigns c where c.host_id = h.id and c.kind = 'drain' and c.state = 'done')
@@ -72,6 +72,9 @@ def _find_reason(host: asyncpg.Record) -> str | None:
     if host["foreign_vms"] or host["unmanaged"]:
         told = _count(host["foreign_vms"] + host["unmanaged"], "VM", "VMs")
         return f"it reports {told} that no row knows (`hostler host show {name}`); settle them first"
+    if host["foreign_volumes"]:
+        told = _count(host["foreign_volumes"], "volume", "volumes")
+        return f"it reports {told} that no row knows (`hostler volume foreign {name}`); adopt and delete them first"
     emptied, whole = host["emptied_at"], host["last_whole_at"]
     if whole is None or (emptied is not None and whole <= emptied):
         return "it has not told all that it holds since it was emptied; it does within ten minutes, try again then"

@@ -11,7 +11,7 @@ import asyncpg
 from model.errors import Conflict, Gone, NotFound
 from model.ids import new_id
 from model.passes import PassType
-from model.volume import volume_serial
+from model.volume import VolumeReport, volume_serial
 from store.audit import Actor, write_audit
 from store.change import accept, lock_vm, refuse_unless_changeable
 from store.database import reading, transaction
@@ -97,6 +97,41 @@ class VolumeStore:
                 raise await _describe_holder(connection, project, name)
             shown = {"name": name, "size_gib": size_gib, "host": host_id}
             await _audit(connection, actor, project, "create", volume_id, after=shown)
+            return await _get(connection, project, volume_id)
+
+    async def foreign(self, host_id: str) -> tuple[VolumeReport, ...]:
+        """Return what a host holds of volumes although no row places them there: shown, and left alone."""
+        async with reading(self._pool) as connection:
+            found = await connection.fetchval("select foreign_volumes from hosts where id = $1", host_id)
+        return tuple(VolumeReport.model_validate(each) for each in found or ())
+
+    async def adopt(self, host_id: str, volume_id: str, *, project: str, name: str, actor: Actor) -> StoredVolume:
+        """Make a row of a volume that a host holds without one, as after a restore; its data is left as it is (H-R1).
+
+        Raise NotFound for one that the host does not hold so, Conflict for a name that is taken.
+        """
+        async with transaction(self._pool) as connection:
+            held = await connection.fetchval("select foreign_volumes from hosts where id = $1 for update", host_id)
+            told = next((each for each in held or () if each["volume_id"] == volume_id), None)
+            if told is None:
+                raise NotFound(f"the host holds no volume {volume_id} without a row; it tells of all within minutes")
+            if await connection.fetchval("select true from volumes where id = $1", volume_id):
+                raise Conflict(f"the volume {volume_id} has a row, which says that it is on another host")
+            made = await connection.fetchval(
+                """insert into volumes (id, project, name, size_gib, host_id, made_at, made_bytes)
+                values ($1, $2, $3, ($4 + (1::bigint << 30) - 1) >> 30, $5, now(), $4) on conflict do nothing
+                returning true""",
+                volume_id,
+                project,
+                name,
+                told["size_bytes"],
+                host_id,
+            )
+            if not made:
+                raise await _describe_holder(connection, project, name)
+            left = [each for each in held if each["volume_id"] != volume_id]
+            await connection.execute("update hosts set foreign_volumes = $2 where id = $1", host_id, left)
+            await _audit(connection, actor, project, "adopt", volume_id, after={"name": name, "host": host_id})
             return await _get(connection, project, volume_id)
 
     async def get(self, project: str | None, volume: str) -> StoredVolume:

@@ -14,8 +14,22 @@ if TYPE_CHECKING:
 
 
 async def store_volumes(connection: Connection, host_id: str, report: HostReport) -> None:
-    """Note which volumes a host has made, and how large each is; what it leaves out says nothing."""
-    told = [each.model_dump(mode="json") for each in report.volumes or ()]
+    """Note which volumes a host has made, and how large each is; what it leaves out says nothing.
+
+    Those without a row that places them there are kept as foreign: a list that it sends is whole.
+    """
+    if report.volumes is None:
+        return
+    told = [each.model_dump(mode="json") for each in report.volumes]
+    await connection.execute(
+        """update hosts set foreign_volumes = (
+            select coalesce(jsonb_agg(s.told order by s.told ->> 'volume_id'), '[]')
+            from jsonb_array_elements($2) as s(told) where not exists (
+                select 1 from volumes o where o.id = s.told ->> 'volume_id' and o.host_id = $1))
+        where id = $1""",
+        host_id,
+        told,
+    )
     if told:
         await connection.execute(
             """update volumes o set made_at = coalesce(o.made_at, now()), made_bytes = s.size_bytes

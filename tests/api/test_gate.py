@@ -69,6 +69,8 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/unfreeze"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
+    ("GET", "/v1/hosts/{host}/foreign-volumes"): ("viewer", False, False),
+    ("POST", "/v1/hosts/{host}/foreign-volumes/{volume}/adopt"): ("operator", False, False),
 }
 HOST_CALLS = {
     ("POST", "/v1/host/report"),
@@ -106,6 +108,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/vms/{vm_id}/rebuild"): {},
         ("POST", "/v1/images"): {"name": "demo", "rootfs": IMAGE},
         ("POST", "/v1/volumes"): {"name": "v1", "size_gib": 1},
+        ("POST", "/v1/hosts/{host}/foreign-volumes/{volume}/adopt"): {"name": "v2"},
         ("PATCH", "/v1/volumes/{volume}"): {"size_gib": 2},
         ("POST", "/v1/hosts"): {"name": "h2"},
         ("POST", "/v1/hosts/{host}/forget"): {"name": "h2"},

@@ -87,3 +87,14 @@ async def test_what_is_there_keeps_it(world: World, host: str) -> None:
     await world.pool.execute("update hosts set last_report_at = now() - interval '1 hour' where name = 'rack-1'")
     await world.pool.execute("update fleet set heard_at = now(), hearing_since = now() - interval '2 hours'")
     assert (await refusal(world)).startswith("it is silent, so nobody knows whether it is empty")
+
+
+async def test_a_volume_that_no_row_knows_keeps_it(world: World, host: str) -> None:
+    """H-D5, H-R1: as after a restore; its data would be lost with nobody knowing."""
+    await drained(world)
+    await report(world, host, 2, volumes=[{"volume_id": "data", "size_bytes": 1 << 30}])
+    assert await refusal(world) == (
+        "it reports 1 volume that no row knows (`hostler volume foreign rack-1`); adopt and delete them first"
+    )
+    await report(world, host, 3, volumes=[])
+    assert (await world.call("DELETE", "/v1/hosts/rack-1")).status_code == 204

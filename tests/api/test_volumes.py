@@ -227,6 +227,27 @@ async def test_a_row_goes_only_when_its_host_confirmed_it(world: World, why: str
     assert tuple(last) == ("host", "volume.gone")
 
 
+async def test_a_volume_without_a_row_is_kept_listed_and_adopted(world: World) -> None:
+    """H-R1: as after a restore to a time before it was made; nothing removes it, and a person gives it its row back."""
+    made, host_id = await make(world, "data", 2, host="h1"), await h1(world)
+    told = VolumeReport(volume_id=made["id"], size_bytes=2 * GIB)
+    await tell(world, host_id, volumes=(told,))
+    path = f"/v1/hosts/{host_id}/foreign-volumes"
+    assert (await world.call("GET", path)).json()["items"] == []
+    await refused(world.call("POST", f"{path}/{made['id']}/adopt", json={"name": "again"}), 404)
+    await world.pool.execute("delete from volumes")
+    assert (await tell(world, host_id, volumes=(told,))).remove_volumes == ()
+    await tell(world, host_id)
+    (found,) = (await world.call("GET", path)).json()["items"]
+    assert (found["volume_id"], found["size_bytes"]) == (made["id"], 2 * GIB)
+    adopted = await world.call("POST", f"{path}/{made['id']}/adopt", json={"name": "again"})
+    assert adopted.status_code == 201
+    assert (adopted.json()["id"], adopted.json()["size_gib"], adopted.json()["made_bytes"]) == (made["id"], 2, 2 * GIB)
+    assert (await world.call("GET", path)).json()["items"] == []
+    assert (await make_vm(world, "one", "again")).status_code == 201
+    await refused(world.call("GET", path, project="blue"), 403)
+
+
 async def test_volumes_count_as_disk(world: World) -> None:
     """H-A1, H-P2, H-P4: with the VM that is asked for, when one comes or grows, and for themselves once made."""
     await tell(world, await h1(world), caps=Caps(max_disk_gib=5))

@@ -48,6 +48,17 @@ def test_each_command_asks_for_what_it_says(fleet: Fleet, hostler: Runner) -> No
         assert (fleet.asked[-1].method, fleet.asked[-1].body) == (method, body)
 
 
+def test_a_volume_without_a_row_is_listed_and_adopted(fleet: Fleet, hostler: Runner) -> None:
+    """H-R1."""
+    path = "/v1/hosts/host-1/foreign-volumes"
+    items = [{"volume_id": ID, "size_bytes": 1 << 30, "vm_id": VM_ID}]
+    fleet.answers["GET", path] = (200, {"items": items, "next_cursor": None})
+    fleet.answers["POST", f"{path}/{ID}/adopt"] = (201, volume())
+    assert ID in hostler("volume", "foreign", "host-1").out
+    assert hostler("volume", "adopt", "host-1", ID, "data").code == 0
+    assert fleet.asked[-1].body == {"name": "data"}
+
+
 def test_lists_and_shows(fleet: Fleet, hostler: Runner) -> None:
     items = [volume(), volume(name="logs", made_bytes=1 << 30, vm={"id": VM_ID, "name": "web-1"})]
     fleet.answers["GET", "/v1/volumes"] = (200, {"items": items, "next_cursor": None})
