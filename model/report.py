@@ -63,6 +63,8 @@ class VmReport(Lenient):
 class HostReport(Lenient):
     """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`.
 
+    `activity_names` are what the worker can do, which it says in whole reports; None: as in the last one.
+
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
     of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was
     told to remove and of which a search found nothing; that a report does not name a volume confirms nothing (H-V3).
@@ -76,7 +78,7 @@ class HostReport(Lenient):
     worker_version: str
     clock: datetime
     whole: bool
-    activity_names: tuple[str, ...] = ()
+    activity_names: tuple[str, ...] | None = None
     capacity: Capacity = Capacity()
     caps: Caps | None = None
     held: Entitlement | None = None

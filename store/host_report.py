@@ -83,7 +83,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)}
         woken = (woken | {vm.vm_id for vm in taken}) - stopped
         woken |= before.keys() - {vm.vm_id for vm in report.vms}
-        if set(report.activity_names) - set(host["activity_names"]):
+        if set(report.activity_names or ()) - set(host["activity_names"]):
             woken |= await _find_outdated(connection, host_id)
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await store_volumes(connection, host_id, report)
@@ -136,7 +136,8 @@ def _judge(host: asyncpg.Record, report: HostReport) -> _Arrival:
 async def _store_host(connection: Connection, host: asyncpg.Record, report: HostReport, arrival: _Arrival) -> None:
     await connection.execute(
         """update hosts set status = case when status = 'joining' then 'ready' else status end, instance_id = $2,
-            machine_id = $3, boot_id = $4, worker_version = $5, activity_names = $6, report = $7, report_number = $8,
+            machine_id = $3, boot_id = $4, worker_version = $5, report = $7, report_number = $8,
+            activity_names = coalesce($6, activity_names),
             last_report_at = now(), last_whole_at = case when $9 then now() else last_whole_at end,
             state_lost_at = case when $10 then now() else state_lost_at end,
             rolled_back_at = case when $11 then now() else rolled_back_at end
@@ -146,7 +147,7 @@ async def _store_host(connection: Connection, host: asyncpg.Record, report: Host
         report.machine_id,
         report.boot_id,
         report.worker_version,
-        list(report.activity_names),
+        report.activity_names,
         report.model_dump(mode="json", exclude={"vms"}),
         report.number,
         report.whole,

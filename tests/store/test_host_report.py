@@ -93,8 +93,10 @@ async def test_a_first_report_makes_a_joining_host_ready(pool: Pool) -> None:
     assert (taken.answer.acknowledged, taken.answer.want_whole) == (1, True)
     host = await HostStore(pool).get(known)
     assert (host.status, host.silent, host.activity_names) == ("ready", False, ("find_vm",))
+    await store_report(pool, known, report(2, whole=False, activity_names=None))
+    assert (await HostStore(pool).get(host.id)).activity_names == ("find_vm",), "only whole reports say what it can do"
     assert host.report is not None
-    assert not (await store_report(pool, known, report(2, whole=True))).answer.want_whole
+    assert not (await store_report(pool, known, report(3, whole=True))).answer.want_whole
 
 
 async def test_news_of_a_vm_is_stored_and_wakes_it(pool: Pool, host_id: str) -> None:
