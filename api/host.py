@@ -32,6 +32,7 @@ from store.enrolment import Invited
 from store.forget import forget_host, list_forgotten
 from store.maintenance import begin_maintenance
 from store.vm import VmFilter
+from store.volume_foreign import adopt_foreign, list_foreign
 
 router = APIRouter(prefix="/v1/hosts", tags=["hosts"], route_class=GatedRoute)
 
@@ -142,7 +143,7 @@ async def quarantined(
 @router.get("/{host}/foreign-volumes")
 async def foreign_volumes(host: HostId, _caller: FleetViewer, parts: PartsOf) -> Page[ForeignVolume]:
     """List the volumes that a host holds although no row places them there; they are shown and left alone."""
-    found = await parts.volumes.foreign((await parts.hosts.get(host)).id)
+    found = await list_foreign(parts.pool, (await parts.hosts.get(host)).id)
     return Page(items=[ForeignVolume.model_validate(each.model_dump()) for each in found], next_cursor=None)
 
 
@@ -152,7 +153,7 @@ async def adopt_volume(
 ) -> VolumeDocument:
     """Make a row of a volume that a host holds without one, as after a restore; its data is left as it is."""
     host_id = (await parts.hosts.get(host)).id
-    adopted = await parts.volumes.adopt(host_id, volume, project=caller.home, name=body.name, actor=caller.actor)
+    adopted = await adopt_foreign(parts.pool, host_id, volume, project=caller.home, name=body.name, actor=caller.actor)
     return volume_view(adopted, project=caller.project)
 
 

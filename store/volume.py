@@ -11,7 +11,7 @@ import asyncpg
 from model.errors import Conflict, Gone, NotFound
 from model.ids import new_id
 from model.passes import PassType
-from model.volume import VolumeReport, volume_serial
+from model.volume import volume_serial
 from store.audit import Actor, write_audit
 from store.change import accept, lock_vm, refuse_unless_changeable
 from store.database import reading, transaction
@@ -94,50 +94,15 @@ class VolumeStore:
                 host_id,
             )
             if not made:
-                raise await _describe_holder(connection, project, name)
+                raise await describe_holder(connection, project, name)
             shown = {"name": name, "size_gib": size_gib, "host": host_id}
-            await _audit(connection, actor, project, "create", volume_id, after=shown)
-            return await _get(connection, project, volume_id)
-
-    async def foreign(self, host_id: str) -> tuple[VolumeReport, ...]:
-        """Return what a host holds of volumes although no row places them there: shown, and left alone."""
-        async with reading(self._pool) as connection:
-            found = await connection.fetchval("select foreign_volumes from hosts where id = $1", host_id)
-        return tuple(VolumeReport.model_validate(each) for each in found or ())
-
-    async def adopt(self, host_id: str, volume_id: str, *, project: str, name: str, actor: Actor) -> StoredVolume:
-        """Make a row of a volume that a host holds without one, as after a restore; its data is left as it is (H-R1).
-
-        Raise NotFound for one that the host does not hold so, Conflict for a name that is taken.
-        """
-        async with transaction(self._pool) as connection:
-            held = await connection.fetchval("select foreign_volumes from hosts where id = $1 for update", host_id)
-            told = next((each for each in held or () if each["volume_id"] == volume_id), None)
-            if told is None:
-                raise NotFound(f"the host holds no volume {volume_id} without a row; it tells of all within minutes")
-            if await connection.fetchval("select true from volumes where id = $1", volume_id):
-                raise Conflict(f"the volume {volume_id} has a row, which says that it is on another host")
-            made = await connection.fetchval(
-                """insert into volumes (id, project, name, size_gib, host_id, made_at, made_bytes)
-                values ($1, $2, $3, ($4 + (1::bigint << 30) - 1) >> 30, $5, now(), $4) on conflict do nothing
-                returning true""",
-                volume_id,
-                project,
-                name,
-                told["size_bytes"],
-                host_id,
-            )
-            if not made:
-                raise await _describe_holder(connection, project, name)
-            left = [each for each in held if each["volume_id"] != volume_id]
-            await connection.execute("update hosts set foreign_volumes = $2 where id = $1", host_id, left)
-            await _audit(connection, actor, project, "adopt", volume_id, after={"name": name, "host": host_id})
-            return await _get(connection, project, volume_id)
+            await audit_volume(connection, actor, project, "create", volume_id, after=shown)
+            return await read_volume(connection, project, volume_id)
 
     async def get(self, project: str | None, volume: str) -> StoredVolume:
         """Return a volume by its id, or by its name in a project; raise NotFound."""
         async with reading(self._pool) as connection:
-            return await _get(connection, project, volume)
+            return await read_volume(connection, project, volume)
 
     async def list(
         self,
@@ -168,7 +133,7 @@ class VolumeStore:
     async def grow(self, project: str | None, volume_id: str, size_gib: int, actor: Actor) -> Grown:
         """Have a volume larger: at once where a VM has it, else when one does; raise Conflict to shrink it (H-V4)."""
         async with transaction(self._pool) as connection:
-            vm_id = (await _get(connection, project, volume_id)).vm_id
+            vm_id = (await read_volume(connection, project, volume_id)).vm_id
             vm = None
             if vm_id is not None:
                 await lock_host_of(connection, vm_id)
@@ -191,8 +156,8 @@ class VolumeStore:
                 "update volumes set size_gib = $2, updated_at = now() where id = $1", before.id, size_gib
             )
             sizes = {"before": {"size_gib": before.size_gib}, "after": {"size_gib": size_gib}}
-            await _audit(connection, actor, before.project, "grow", before.id, **sizes)
-            return Grown(await _get(connection, project, before.id), vm_id, pass_type)
+            await audit_volume(connection, actor, before.project, "grow", before.id, **sizes)
+            return Grown(await read_volume(connection, project, before.id), vm_id, pass_type)
 
     async def delete(
         self, project: str | None, volume_id: str, actor: Actor, *, grace: timedelta, asked: bool = False
@@ -213,7 +178,7 @@ class VolumeStore:
                 return before
             if before.host_id is None or before.host_forgotten:
                 await connection.execute("delete from volumes where id = $1", before.id)
-                await _audit(connection, actor, before.project, "delete", before.id, before={"name": before.name})
+                await audit_volume(connection, actor, before.project, "delete", before.id, before={"name": before.name})
                 return replace(before, deleted=True, destroying=True, destroy_at=before.now)
             at = await connection.fetchval(
                 """update volumes set deleted = true, deleted_at = coalesce(deleted_at, now()),
@@ -223,8 +188,8 @@ class VolumeStore:
                 grace,
             )
             shown = {"name": before.name, "destroy_at": at.isoformat()}
-            await _audit(connection, actor, before.project, "delete", before.id, after=shown)
-            return await _get(connection, project, before.id)
+            await audit_volume(connection, actor, before.project, "delete", before.id, after=shown)
+            return await read_volume(connection, project, before.id)
 
     async def undelete(self, project: str | None, volume_id: str, actor: Actor) -> StoredVolume:
         """Bring a deleted volume back; raise Gone once its host was told to remove it."""
@@ -239,8 +204,8 @@ class VolumeStore:
                 where id = $1""",
                 before.id,
             )
-            await _audit(connection, actor, before.project, "undelete", before.id)
-            return await _get(connection, project, before.id)
+            await audit_volume(connection, actor, before.project, "undelete", before.id)
+            return await read_volume(connection, project, before.id)
 
 
 async def _grow_at_vm(
@@ -258,12 +223,13 @@ async def _grow_at_vm(
 
 
 async def _lock(connection: Connection, project: str | None, volume: str) -> StoredVolume:
-    found = await _get(connection, project, volume)
+    found = await read_volume(connection, project, volume)
     await connection.execute("select 1 from volumes where id = $1 for update", found.id)
-    return await _get(connection, project, found.id)
+    return await read_volume(connection, project, found.id)
 
 
-async def _get(connection: Connection, project: str | None, volume: str) -> StoredVolume:
+async def read_volume(connection: Connection, project: str | None, volume: str) -> StoredVolume:
+    """Return a volume by its id, or by its name in a project; raise NotFound."""
     record = await connection.fetchrow(
         f"""{_SELECT} where ($1::text is null or o.project = $1)
             and (o.id = $2 or (o.name = $2 and o.project = coalesce($1, 'default'))) order by o.id = $2 desc limit 1""",
@@ -275,7 +241,8 @@ async def _get(connection: Connection, project: str | None, volume: str) -> Stor
     return _to_volume(record)
 
 
-async def _describe_holder(connection: Connection, project: str, name: str) -> Conflict:
+async def describe_holder(connection: Connection, project: str, name: str) -> Conflict:
+    """Say who holds a volume's name, and until when (A-7)."""
     holder = await connection.fetchrow(
         "select id, deleted, destroy_at from volumes where project = $1 and name = $2", project, name
     )
@@ -290,7 +257,7 @@ async def _describe_holder(connection: Connection, project: str, name: str) -> C
     return Conflict(f"the name {name} is held by the volume {holder['id']}; choose another one")
 
 
-async def _audit(
+async def audit_volume(
     connection: Connection,
     actor: Actor,
     project: str,
@@ -300,6 +267,7 @@ async def _audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
+    """Write what was done to a volume into the audit trail (S-37)."""
     await write_audit(
         connection,
         actor,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from model.capacity import Entitlement, find_shortages
+from model.capacity import Entitlement, Shortage, find_shortages
 from model.errors import Conflict, NotFound
 from model.placement import HostView, Reason, Wish, describe_shortage, refuse_named
 from model.volume import MOST_VOLUMES
@@ -100,10 +100,9 @@ async def check_room(connection: Connection, host_id: str, *, made_gib: int, mor
             raise refuse_named(host, _reason(host, wish, short), see_hosts=see_hosts)
 
 
-def _reason(host: HostView, wish: Entitlement, short: Sequence[object]) -> Reason:
-    shortages = tuple(short)
-    words = describe_shortage(host, Wish(entitlement=wish), shortages)  # type: ignore[arg-type]
-    return Reason(filter="no room", words=words, shortages=shortages)  # type: ignore[arg-type]
+def _reason(host: HostView, wish: Entitlement, short: tuple[Shortage, ...]) -> Reason:
+    words = describe_shortage(host, Wish(entitlement=wish), short)
+    return Reason(filter="no room", words=words, shortages=short)
 
 
 async def _read(

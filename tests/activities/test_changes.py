@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from drivers.host import prepare
-from drivers.hypervisor.qemu import find_limits
 from drivers.hypervisor.qemu_arguments import build_arguments
+from drivers.hypervisor.qemu_limits import find_limits
 from model.record import View
 from model.vm import PowerState
 from tests.fixtures.host import HostWorld, make_row

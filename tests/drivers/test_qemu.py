@@ -21,7 +21,8 @@ from drivers.cgroups import Cgroups
 from drivers.confine import await_end, is_alive, read_boot_id, signal_process
 from drivers.console import ConsoleLog
 from drivers.hypervisor import Guest, GuestState
-from drivers.hypervisor.qemu import Qemu, find_limits
+from drivers.hypervisor.qemu import Qemu
+from drivers.hypervisor.qemu_limits import find_limits
 from drivers.processes import may_raise_limits
 from model.errors import Permanent, StepFailed
 from model.process import ProcessRecord

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from drivers.hypervisor import Guest, GuestState, GuestVolume
-from drivers.hypervisor.qemu import find_file_limit, find_limits, find_virtual_size
+from drivers.hypervisor.qemu import find_virtual_size
 from drivers.hypervisor.qemu_arguments import build_arguments, find_processor_count
+from drivers.hypervisor.qemu_limits import find_file_limit, find_limits
 from drivers.hypervisor.qemu_probe import build_firmware, find_kvm_groups, find_machine_type, find_version
 from drivers.hypervisor.qemu_state import ENDED, PAUSED, PAUSED_BY_HYPERVISOR, RUNNING, read_state
 from drivers.hypervisor.words import LastWords
