@@ -34,7 +34,8 @@ async def note_exit(
     def change(now: StoredStatus) -> StoredStatus:
         if now.process != process or now.exit_of == process:
             return now
-        by_itself = seen.by in ("guest", "hypervisor") and now.started_at is not None
+        # A guest that has ended by its own doing did run, whether or not a worker lived to see it begin.
+        by_itself = seen.by == "guest" or (seen.by == "hypervisor" and now.started_at is not None)
         told: dict[str, object] = {"exit_of": process, "last_exit": seen, "stalled": False}
         if by_itself:
             told |= {"setback": _next(now, process), "turned_off": state.ended == TURNED_OFF}

@@ -94,7 +94,10 @@ class PowerSteps:
         return status
 
     async def _start(self, job: Job, order: HostOrder) -> None:
-        """Start a process: the record names it before it begins (L-G3)."""
+        """Start a process: the record names it before it begins (L-G3), and says since when it runs once it does.
+
+        So the end of one that never ran is no end of a guest (L-V5): its boot is paced and told as the failed step.
+        """
         parts, vm_id = self._parts, order.vm_id
         status = await self._change(job, vm_id, lambda s: _recorded(s, stop_intended=False))
         config = parts.records.config(vm_id)
@@ -103,10 +106,10 @@ class PowerSteps:
 
         async def record(process: ProcessRecord) -> None:
             named = process.model_copy(update={"boot_id": parts.boot_id()})
-            again = int(status.record.boot_id is not None and status.process is not None)
+            again = int(status.record.boot_id is not None and status.started_at is not None)
 
             def change(now: StoredStatus) -> StoredStatus:
-                begun = {"process": named, "turned_off": False, "stalled": False, **_started(order)}
+                begun = {"process": named, "turned_off": False, "stalled": False, "started_at": None}
                 return now.model_copy(update={**begun, "restart_count": now.restart_count + again})
 
             await parts.records.update(vm_id, change, job.guard)
@@ -115,10 +118,6 @@ class PowerSteps:
         try:
             job.guard()
             await self._launch(config, status, tap, record)
-        except StepFailed:
-            # A boot that failed is no end of a guest (L-V5): it is paced and told as the failed step.
-            await self._change(job, vm_id, lambda s: s.model_copy(update={"started_at": None}))
-            raise
         finally:
             os.close(tap)
 

@@ -232,6 +232,25 @@ async def test_a_boot_that_failed_is_no_end_of_a_guest(world: HostWorld) -> None
     assert world.host.parts.seen.last("vm1").setback.number == 1
 
 
+async def test_a_process_that_nobody_saw_run_is_neither_a_death_nor_a_restart(world: HostWorld) -> None:
+    """L-V4, L-V6: its worker died after it had named it; only the boot after it is the restart."""
+    await world.run_pass(make_row("vm1"))
+    world.simulation.cause("vm1", "crash")
+    world.simulation.control("vm1", boot_seconds=30)
+    booting = asyncio.create_task(world.run_pass(make_row("vm1", created=True)))
+    async with asyncio.timeout(10):
+        while effects(world)["boot"] < 2:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
+    booting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await booting
+    world.simulation.control("vm1")
+    world.simulation.cause("vm1", "crash")
+    await world.host.watch.look("vm1")
+    view = await world.run_pass(make_row("vm1", created=True))
+    assert (view.observed.setback.number, view.observed.restart_count) == (1, 1)
+
+
 async def test_no_room_is_told_as_long_as_there_is_none(world: HostWorld) -> None:
     """L-V11: it asks for a pass when there is room again, not while there surely is none."""
     await world.run_pass(make_row("vm1"))
