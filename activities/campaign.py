@@ -12,6 +12,7 @@ from model.campaign import CampaignFinish, CampaignLook, CampaignStart, Campaign
 
 if TYPE_CHECKING:
     from store.campaign import CampaignStore, WokenVm
+    from store.roll import RollStore
 
     Poke = Callable[[WokenVm], Awaitable[None]]
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 class CampaignActivities:
     """A campaign's row and its VMs' rows. `poke` hurries a VM's pass; what is lost the sweep finds again."""
 
-    def __init__(self, store: CampaignStore, poke: Poke) -> None:
-        self._store = store
+    def __init__(self, store: CampaignStore, rolls: RollStore, poke: Poke) -> None:
+        self._store, self._rolls = store, rolls
         self._poke = poke
 
     @activity.defn
@@ -37,6 +38,16 @@ class CampaignActivities:
     async def ensure_vms_let_go(self, vms: CampaignVms) -> None:
         """Let go of held VMs that were deleted: their end waits for nothing else (L-G12)."""
         await self._poke_all(await self._store.let_go(vms.campaign_id, vms.vm_ids))
+
+    @activity.defn
+    async def ensure_vms_restarted(self, vms: CampaignVms) -> None:
+        """Ask for VMs' restarts, once each (H-D3)."""
+        await self._poke_all(await self._rolls.restart(vms.campaign_id, vms.vm_ids))
+
+    @activity.defn
+    async def ensure_campaign_paused(self, start: CampaignStart) -> None:
+        """Pause a campaign of which too many VMs failed."""
+        await self._store.pause_itself(start.campaign_id)
 
     @activity.defn
     async def ensure_campaign_done(self, start: CampaignStart) -> None:

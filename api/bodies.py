@@ -247,6 +247,15 @@ class FreezeBody(Body):
     creates: bool = False
 
 
+class RollBody(Body):
+    """Which VMs are restarted, those that are wanted running, with these labels, on this host; and how many at once."""
+
+    labels: Labels = {}
+    host: HostId | None = None
+    batch_size: Annotated[int, Field(ge=1, le=1000)] = 1
+    most_failures: Annotated[int, Field(ge=0, le=1000, description="It pauses when more have failed")] = 0
+
+
 class DrainBody(Body):
     """What becomes of the VMs of a host that is drained: they are stopped, or left where they are."""
 

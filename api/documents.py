@@ -302,7 +302,10 @@ class CampaignDocument(Shown):
     kind: str
     state: str
     policy: str | None
+    host_id: str | None
+    selector: dict[str, str] | None
     batch_size: int
+    most_failures: int | None
     total: int
     creating: int
     todo: int

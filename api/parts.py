@@ -33,6 +33,7 @@ from store.freeze import FreezeStore
 from store.host import HostStore
 from store.image import ImageStore
 from store.operation import OperationStore
+from store.roll import RollStore
 from store.token import TokenStore
 from store.vm import VmStore
 from store.vm_change import VmChanges
@@ -78,6 +79,7 @@ class Parts:
         self.enrolments = Enrolments(self.pool)
         self.campaigns = CampaignStore(self.pool)
         self.drains = DrainStore(self.pool)
+        self.rolls = RollStore(self.pool)
         self.freezes = FreezeStore(self.pool)
         self.images = ImageStore(self.pool)
         self.volumes = VolumeStore(self.pool)

@@ -20,7 +20,8 @@ def describe(campaign: Document) -> str:
     """Say in a few words how far a campaign is: `stopped 7 of 9, 1 failed`."""
     verb = "stopped" if campaign.get("kind") == "drain" else "restarted"
     told = [f"{verb} {campaign.get('done')} of {campaign.get('total')}"]
-    for key, words in (("left", "left running"), ("creating", "being created"), ("failed", "failed")):
+    left = "left running" if campaign.get("kind") == "drain" else "passed over"
+    for key, words in (("left", left), ("creating", "being created"), ("failed", "failed")):
         if campaign.get(key):
             told.append(f"{campaign[key]} {words}")
     if campaign.get("state") == "paused":

@@ -64,6 +64,15 @@ _HOST_COMMANDS = (
     ("undrain", "cli.drain:undrain", "End a drain; its VMs come back."),
     ("rm", "cli.drain:rm", "Remove a host that is drained and empty."),
 )
+_ROLL_COMMANDS = (
+    ("start", "cli.roll:start", "Restart VMs, some at a time."),
+    ("ls", "cli.roll:ls", "List rolling restarts."),
+    ("show", "cli.roll:show", "Show how far one is, and what failed."),
+    ("wait", "cli.roll:wait", "Follow one until it is over."),
+    ("pause", "cli.roll:pause", "Begin no more restarts for now."),
+    ("resume", "cli.roll:resume", "Go on with one that paused."),
+    ("cancel", "cli.roll:cancel", "Begin no more restarts at all."),
+)
 _IMAGE_COMMANDS = (
     ("add", "cli.image:add", "Name an image."),
     ("ls", "cli.image:ls", "List images."),
@@ -86,6 +95,7 @@ _WORKER_COMMANDS = (
 _GROUPS = (
     ("vm", "Make, change, look at, log in to and delete VMs.", _VM_COMMANDS),
     ("host", "Add hosts, look at them, cordon and drain them.", _HOST_COMMANDS),
+    ("roll", "Restart VMs one batch after the other.", _ROLL_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("volume", "Make, grow and delete disks that outlive their VMs.", _VOLUME_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),

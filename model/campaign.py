@@ -100,7 +100,7 @@ def next_of_campaign(look: CampaignLook) -> CampaignStep:
         return CampaignStep(kind=CampaignStepKind.END, words="paused", result="paused")
     if look.creating:
         return CampaignStep(kind=CampaignStepKind.AWAIT_CREATES, words="waiting for creates in flight")
-    if look.most_failures is not None and look.failed > look.most_failures:
+    if look.todo and look.most_failures is not None and look.failed > look.most_failures:
         return CampaignStep(kind=CampaignStepKind.PAUSE, words="pausing: too many VMs failed")
     room = look.batch_size - look.working
     if look.todo and room > 0:

@@ -91,7 +91,7 @@ class CampaignStore:
             )
             if campaign is None:
                 return None
-            members = await _members(connection, campaign)
+            members = await members_of(connection, campaign)
             if campaign["kind"] == "drain":
                 await _note_stopped(connection, campaign_id, members)
         ids = {state: [m["vm_id"] for m in members if m["state"] == state] for state in ("todo", "deleted")}
@@ -108,7 +108,7 @@ class CampaignStore:
             campaign = await lock_campaign(connection, campaign_id)
             if campaign is None or campaign["state"] in ("paused", "cancelled"):
                 return ()
-            todo = {m["vm_id"] for m in await _members(connection, campaign) if m["state"] == "todo"}
+            todo = {m["vm_id"] for m in await members_of(connection, campaign) if m["state"] == "todo"}
             wanted = sorted(todo & set(vm_ids))
             held = await hold_vms(connection, wanted, by=HELD_BY, token=campaign_id, stops=True)
             return await woken(connection, held)
@@ -126,7 +126,7 @@ class CampaignStore:
             campaign = await lock_campaign(connection, campaign_id)
             if campaign is None or campaign["state"] != "running":
                 return
-            found = count(await _members(connection, campaign))
+            found = count(await members_of(connection, campaign))
             is_drain = campaign["kind"] == "drain"
             if found["creating"] or found["todo"] or found["working"] or (is_drain and found["failed"]):
                 return
@@ -135,6 +135,15 @@ class CampaignStore:
                     "update hosts set status = 'drained' where id = $1 and status = 'draining'", campaign["host_id"]
                 )
             await connection.execute("update campaigns set state = 'done', ended_at = now() where id = $1", campaign_id)
+
+    async def pause_itself(self, campaign_id: str) -> None:
+        """Pause a campaign of which too many VMs failed; who resumes it has looked."""
+        async with reading(self._pool) as connection:
+            await connection.execute(
+                """update campaigns set state = 'paused', paused_by = 'itself, for what failed'
+                where id = $1 and state = 'running'""",
+                campaign_id,
+            )
 
     async def finish(self, finish: CampaignFinish) -> bool:
         """End a run with the time of the next one, only if nobody woke the campaign since `wake` was read."""
@@ -154,7 +163,7 @@ class CampaignStore:
             campaign = await connection.fetchrow("select * from campaigns where id = $1", campaign_id)
             if campaign is None:
                 raise NotFound(f"there is no campaign {campaign_id}")
-            return to_campaign(campaign, await _members(connection, campaign))
+            return to_campaign(campaign, await members_of(connection, campaign))
 
     async def drains(self, host_ids: Sequence[str]) -> dict[str, StoredCampaign]:
         """Return the drains that these hosts are under, by host."""
@@ -163,7 +172,7 @@ class CampaignStore:
                 "select * from campaigns where host_id = any($1) and kind = 'drain' and state <> 'cancelled'",
                 list(host_ids),
             )
-            return {each["host_id"]: to_campaign(each, await _members(connection, each)) for each in found}
+            return {each["host_id"]: to_campaign(each, await members_of(connection, each)) for each in found}
 
     async def pause(self, campaign_id: str, actor: Actor) -> StoredCampaign:
         """Begin with no more VMs until it is resumed; those in hand go on, those that are held stay held."""
@@ -185,11 +194,14 @@ class CampaignStore:
                 done = "resumed" if before == "paused" else "paused"
                 raise Conflict(f"the {name} is {campaign['state']}: there is nothing to be {done}")
             if campaign["state"] == before:
+                failed = count(await members_of(connection, campaign))["failed"] if after == "running" else 0
                 await connection.execute(
-                    f"""update campaigns set state = $2, paused_by = $3, {WAKE} where id = $1""",
+                    f"""update campaigns set state = $2, paused_by = $3, most_failures = greatest(most_failures,
+                        case when most_failures is not null then $4::integer end), {WAKE} where id = $1""",
                     campaign_id,
                     after,
                     actor.name if after == "paused" else None,
+                    failed,
                 )
                 await audit_campaign(connection, actor, campaign, "pause" if after == "paused" else "resume")
         return await self.get(campaign_id)
@@ -216,7 +228,8 @@ async def audit_campaign(connection: Connection, actor: Actor, campaign: asyncpg
     await write_audit(connection, actor, project="public", action=action, subject=subject)
 
 
-async def _members(connection: Connection, campaign: asyncpg.Record) -> list[asyncpg.Record]:
+async def members_of(connection: Connection, campaign: asyncpg.Record) -> list[asyncpg.Record]:
+    """Read how each VM of a campaign stands."""
     return await connection.fetch(MEMBERS[campaign["kind"]], campaign["id"])
 
 

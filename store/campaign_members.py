@@ -33,4 +33,19 @@ from campaigns c join vms v on v.host_id = c.host_id and (not v.deleted or v.hol
 where c.id = $1 and c.state <> 'cancelled'
 order by v.id"""
 
-MEMBERS: dict[CampaignKind, str] = {"drain": _DRAIN}
+_ROLL = f"""
+select m.vm_id, coalesce(v.name, m.vm_id) as name,
+    case
+        when v.id is null or v.deleted or m.skipped is not null then 'left'
+        when m.operation_id is null then 'todo'
+        when o.result = 'settled' then 'done'
+        when o.result in ('superseded', 'gone') then 'left'
+        when o.result = 'failed' or v.phase = 'failed' or {OVERDUE} then 'failed'
+        else 'working'
+    end as state,
+    coalesce(v.last_error, 'it is not back in time') as why
+from campaign_vms m left join vms v on v.id = m.vm_id left join operations o on o.id = m.operation_id
+where m.campaign_id = $1
+order by m.vm_id"""
+
+MEMBERS: dict[CampaignKind, str] = {"drain": _DRAIN, "roll": _ROLL}

@@ -100,11 +100,7 @@ class VmChanges:
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
-            wish = apply_restart(wish_of(record))
-            after = await update_locked(
-                connection, vm_id, f"restart_generation = $2, {BEGIN_ANEW}", wish.restart_generation
-            )
-            return await accept(connection, actor, after, "restart")
+            return await restart_locked(connection, record, actor)
 
     async def retry(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
         """Clear count and error and look at once, also after a permanent error (L-C4) and in a pause."""
@@ -174,6 +170,14 @@ class VmChanges:
                 raise Gone(f"the VM {vm_id} is past its grace and being destroyed; it cannot be brought back")
             await end_operations(connection, vm_id, "superseded", kinds=("delete",))
             return await accept(connection, actor, after, "undelete", **_deadlines(record, after))
+
+
+async def restart_locked(connection: Connection, record: asyncpg.Record, actor: Actor) -> Accepted:
+    """Ask for one restart of a row that is locked (L-N3)."""
+    wish = apply_restart(wish_of(record))
+    changes = f"restart_generation = $2, {BEGIN_ANEW}"
+    after = await update_locked(connection, record["id"], changes, wish.restart_generation)
+    return await accept(connection, actor, after, "restart")
 
 
 async def change_locked(

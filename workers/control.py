@@ -22,16 +22,18 @@ from store.database import Pool
 from store.fleet import get_fleet
 from store.migrate import check_schema
 from store.passes import PassStore
+from store.roll import RollStore
 from workers import process
 from workers.sweep import Sweep
 from workflows.converge import ConvergeVm
 from workflows.create import CreateVm
 from workflows.drain import DrainHost
 from workflows.reap import ReapVm
+from workflows.roll import RollFleet
 
 _log = logging.getLogger("hostler.control")
 LOOK_SECONDS = 10.0
-WORKFLOWS = (CreateVm, ConvergeVm, ReapVm, DrainHost)
+WORKFLOWS = (CreateVm, ConvergeVm, ReapVm, DrainHost, RollFleet)
 
 
 async def main(settings: Settings, stopping: asyncio.Event) -> None:
@@ -90,7 +92,10 @@ def control_worker(client: Client, pool: Pool, *, build_id: str | None, passes: 
         except Unavailable as error:
             _log.info("a wake-up was lost, the sweep finds it: %s", error.detail, extra={"vm": vm.vm_id})
 
-    owners = (passes or PassActivities(PassStore(pool)), CampaignActivities(CampaignStore(pool), hurry))
+    owners = (
+        passes or PassActivities(PassStore(pool)),
+        CampaignActivities(CampaignStore(pool), RollStore(pool), hurry),
+    )
     methods = [getattr(owner, name) for owner in owners for name in dir(owner) if not name.startswith("_")]
     options = control_worker_options(build_id=build_id)
     return Worker(client, workflows=WORKFLOWS, activities=methods, **options)

@@ -47,6 +47,8 @@ _STORE_WORDS = {
     "find_campaign": "looking at the VMs' rows",
     "ensure_vms_held": "holding the next VMs",
     "ensure_vms_let_go": "letting deleted VMs go",
+    "ensure_vms_restarted": "asking for the next restarts",
+    "ensure_campaign_paused": "pausing: too many VMs failed",
     "ensure_campaign_done": "noting that all is done",
     "finish_campaign": "ending the run",
 }

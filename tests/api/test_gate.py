@@ -64,6 +64,12 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts/{host}/drain/resume"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/undrain"): ("operator", False, False),
     ("DELETE", "/v1/hosts/{host}"): ("operator", False, False),
+    ("POST", "/v1/rolls"): ("operator", False, False),
+    ("GET", "/v1/rolls"): ("viewer", False, False),
+    ("GET", "/v1/rolls/{roll_id}"): ("viewer", False, False),
+    ("POST", "/v1/rolls/{roll_id}/pause"): ("operator", False, False),
+    ("POST", "/v1/rolls/{roll_id}/resume"): ("operator", False, False),
+    ("POST", "/v1/rolls/{roll_id}/cancel"): ("operator", False, False),
     ("GET", "/v1/freezes"): ("viewer", False, False),
     ("POST", "/v1/freeze"): ("operator", False, False),
     ("POST", "/v1/unfreeze"): ("operator", False, False),
@@ -94,7 +100,7 @@ def key_of(route: APIRoute) -> tuple[str, str]:
 
 
 def filled(path: str, value: str) -> str:
-    for name in ("vm_id", "operation_id", "image_id", "errand_id", "host"):
+    for name in ("vm_id", "operation_id", "image_id", "errand_id", "roll_id", "host"):
         path = path.replace("{" + name + "}", value)
     # Alone it names a row; beside a VM it is whatever that one has not.
     return path.replace("{volume}", "data" if "/vms/" in path else value)
@@ -118,6 +124,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/hosts/{host}/drain"): {},
         ("POST", "/v1/freeze"): {"host": "none-such"},
         ("POST", "/v1/unfreeze"): {},
+        ("POST", "/v1/rolls"): {},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 

@@ -10,8 +10,19 @@ from temporalio.exceptions import ApplicationError
 from model.record import HostOrder
 from model.temporal import vm_workflow_id
 from store.campaign import CampaignStore
+from store.roll import RollStore
+from tests.fixtures.rows import vm_spec
 from tests.workflows.conftest import Fleet
-from tests.workflows.drains import ACTOR, begin_drain, drain, drain_workflow_id, hurry, undrain, until_campaign
+from tests.workflows.drains import (
+    ACTOR,
+    begin_drain,
+    begin_roll,
+    drain,
+    drain_workflow_id,
+    hurry,
+    undrain,
+    until_campaign,
+)
 
 Scenario = Callable[[Fleet], Awaitable[list[tuple[str, str]]]]
 """Returns the (workflow id, run id) of the runs to record."""
@@ -293,6 +304,51 @@ async def drain_cancelled(fleet: Fleet) -> list[tuple[str, str]]:
     return [run]
 
 
+async def restartable(fleet: Fleet, **columns: object) -> str:
+    return await created(fleet, spec=vm_spec().model_dump(mode="json"), **columns)
+
+
+async def _roll_run(fleet: Fleet, roll_id: str) -> tuple[str, str]:
+    handle = fleet.client.get_workflow_handle(f"roll/{roll_id}")
+    described = await handle.describe()
+    await handle.result()
+    return described.id, described.run_id or ""
+
+
+async def roll_done(fleet: Fleet) -> list[tuple[str, str]]:
+    for _ in range(2):
+        await restartable(fleet)
+    roll_id = await begin_roll(fleet, batch_size=1)
+    await hurry(fleet, roll_id, "roll")
+    await until_campaign(fleet, roll_id, lambda c: c.state == "done")
+    return [await _roll_run(fleet, roll_id)]
+
+
+async def roll_paused(fleet: Fleet) -> list[tuple[str, str]]:
+    """Paused by itself, resumed, and cancelled."""
+    for _ in range(3):
+        await restartable(fleet)
+
+    async def fail(name: str, order: HostOrder) -> None:
+        if name == "ensure_booted":
+            raise ApplicationError("no memory", type="StepFailed")
+
+    fleet.host.before = fail
+    store = CampaignStore(fleet.pool)
+    roll_id = await begin_roll(fleet, batch_size=1)
+    await hurry(fleet, roll_id, "roll")
+    await until_campaign(fleet, roll_id, lambda c: c.state == "paused")
+    first = await _roll_run(fleet, roll_id)
+    await store.resume(roll_id, ACTOR)
+    await hurry(fleet, roll_id, "roll")
+    await until_campaign(fleet, roll_id, lambda c: c.todo == 1)
+    await RollStore(fleet.pool).cancel(roll_id, ACTOR)
+    await hurry(fleet, roll_id, "roll")
+    last = await _roll_run(fleet, roll_id)
+    fleet.host.before = None
+    return [first, last]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "create-ready": create_ready,
     "create-paused": create_paused,
@@ -315,4 +371,6 @@ SCENARIOS: dict[str, Scenario] = {
     "drain-failing": drain_failing,
     "drain-paused": drain_paused,
     "drain-cancelled": drain_cancelled,
+    "roll-done": roll_done,
+    "roll-paused": roll_paused,
 }

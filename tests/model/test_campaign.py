@@ -42,7 +42,8 @@ IDS = ("a", "b", "c")
         (look(state="done", todo=1, done=4, next_ids=("a",)), "take", ("a",)),
         (look(todo=1, failed=1, most_failures=0, next_ids=("a",)), "pause", ()),
         (look(todo=1, failed=1, most_failures=1, next_ids=("a",)), "take", ("a",)),
-        (look(failed=1, most_failures=1), "note_done", ()),
+        (look(failed=2, working=1, most_failures=0), "watch", ()),
+        (look(failed=1, most_failures=0), "note_done", ()),
     ],
 )
 def test_what_comes_next(found: CampaignLook, kind: str, vm_ids: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Drains of a fleet whose host is in memory: begun, undone and woken as the API does."""
+"""Drains and rolling restarts of a fleet whose host is in memory: begun, undone and woken as the API does."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from runtime.temporal import poke_campaign
 from store.audit import Actor
 from store.campaign import CampaignStore, StoredCampaign
 from store.drain import DrainOrder, DrainStore
+from store.roll import RollStore
 from tests.workflows.conftest import BOUND_SECONDS, POKE_TRIES, Fleet
 
 ACTOR = Actor("tester")
@@ -48,6 +49,13 @@ async def undrain(fleet: Fleet) -> None:
     await hurry(fleet, order.campaign_id)
     for vm in order.released:
         await fleet.poke(vm.vm_id)
+
+
+async def begin_roll(fleet: Fleet, *, batch_size: int, most_failures: int = 0) -> str:
+    """Begin a rolling restart of all VMs and return its id; nobody is woken."""
+    return await RollStore(fleet.pool).begin(
+        labels={}, host=None, batch_size=batch_size, most_failures=most_failures, actor=ACTOR
+    )
 
 
 async def until_campaign(fleet: Fleet, campaign_id: str, condition: Callable[[StoredCampaign], bool]) -> StoredCampaign:
