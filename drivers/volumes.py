@@ -87,7 +87,9 @@ class Volumes:
             folders = sorted(self._root.iterdir())
         for path in folders:
             with contextlib.suppress(ValueError):
-                self._entries[check_label(path.name)] = _read(path)
+                entry = _read(path)
+                if entry is not None:
+                    self._entries[check_label(path.name)] = entry
 
     def __iter__(self) -> Iterator[VolumeEntry]:
         return iter(list(self._entries.values()))
@@ -221,7 +223,8 @@ def _missing(volume_id: str) -> Permanent:
     )
 
 
-def _read(folder: Path) -> VolumeEntry:
+def _read(folder: Path) -> VolumeEntry | None:
+    """Read a volume's record; None for a folder in which a worker that was killed had not written any yet."""
     name = folder.name
     try:
         remove_leftovers(folder)
@@ -229,7 +232,10 @@ def _read(folder: Path) -> VolumeEntry:
             raw = parse(VOLUME, RECORD, file.read(LIMIT_BYTES + 1))
         stored = StoredVolume.model_validate(raw)
     except FileNotFoundError:
-        return VolumeEntry(name, unreadable=f"{RECORD} is missing")
+        is_empty = not any(folder.iterdir())
+        return (
+            None if is_empty else VolumeEntry(name, unreadable=f"{RECORD} is missing, but files of a volume are there")
+        )
     except OSError as error:
         return VolumeEntry(name, unreadable=f"{RECORD} cannot be read: {error.strerror}")
     except pydantic.ValidationError:

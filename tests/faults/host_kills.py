@@ -24,10 +24,13 @@ from drivers.machine import HostIdentity
 from drivers.simulated import Simulation
 from model.row import Row
 from model.vm import PowerState
+from model.volume import WantedVolume
 from tests.fixtures.host import HostWorld, make_row
 
 MOST_POINTS = 200
 VM = "vm-1"
+
+DATA, LARGER = (WantedVolume(volume_id="data", size_gib=size) for size in (1, 2))
 
 # Each piece is a pass for a row; the ones before it in its list have been lived when it begins.
 LIVES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -41,6 +44,14 @@ LIVES: dict[str, tuple[dict[str, Any], ...]] = {
     "create, quarantine": ({}, {"created": True, "deleted": True, "waits": True}),
     "create, quarantine, undelete": ({}, {"created": True, "deleted": True, "waits": True}, {"created": True}),
     "create, destroy": ({}, {"created": True, "deleted": True, "destroying": True}),
+    "create with a volume": ({"volumes": (DATA,)},),
+    "create, attach": ({}, {"created": True, "volumes": (DATA,)}),
+    "create with a volume, grow it": ({"volumes": (DATA,)}, {"created": True, "volumes": (LARGER,)}),
+    "create with a volume, detach": ({"volumes": (DATA,)}, {"created": True}),
+    "create with a volume, destroy": (
+        {"volumes": (DATA,)},
+        {"volumes": (DATA,), "created": True, "deleted": True, "destroying": True},
+    ),
     "create, reboot": ({}, {"created": True, "boot": "boot-2"}),
     "create, stop, reboot": (
         {},
@@ -146,6 +157,15 @@ class Sweep:
             "taps": len(seen.taps.get(VM, ())),
             "disk": seen.disks.get(VM),
             "files": sorted(path.name for path in folder.iterdir()) if folder.exists() else [],
+            "volumes": [
+                (
+                    each.volume_id,
+                    each.stored and each.stored.model_dump(mode="json"),
+                    world.host.parts.volumes.path(each.volume_id).stat().st_size,
+                )
+                for each in world.host.parts.volumes
+            ],
+            "plugged": [sorted(each.volumes) for each in world.simulation.processes(VM)],
             "record": _comparable(entry.status.record.model_dump(mode="json") if entry and entry.status else None),
         }
         await world.stop()
