@@ -49,8 +49,15 @@ async def ensure_fleet(pool: Pool) -> Fleet:
         return await read_fleet(connection)
 
 
+# Passes that are drawn from here on are unknown to hosts that were not heard since.
+NOTE_START = """
+update fleet set server_started_at = pg_postmaster_start_time(), pass_at_start = (select last_value from pass)
+where server_started_at is distinct from pg_postmaster_start_time()"""
+
+
 async def check_identity(connection: Connection) -> None:
-    """Mark the store as behind where its database is another one than was noted."""
+    """Note the server's start, and mark the store as behind where its database is another one than was noted."""
+    await connection.execute(NOTE_START)
     other = await connection.fetchval(
         """select (f.system_identifier, f.timeline) is distinct from (s.system_identifier::text, c.timeline_id)
         from fleet f cross join pg_control_system() s cross join pg_control_checkpoint() c where not f.behind"""

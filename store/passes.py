@@ -14,6 +14,7 @@ from store.attempts import give_back, settle_attempt
 from store.certificate import revoke_certificates
 from store.database import changed, reading, transaction
 from store.deadlines import DESTROY_TIME, EXPECT, RIGHTFUL_WORDS, WORK_TIME
+from store.fleet import NOTE_START
 from store.observed import Seen, store_observed
 from store.operation import begin_unasked, end_operations, take_up_operations
 from store.room import wake_refused
@@ -47,6 +48,7 @@ class PassStore:
                 "select pass_number from claims where vm_id = $1 and claim_key = $2", request.vm_id, request.run_id
             )
             if drawn is None:
+                await connection.execute(NOTE_START)
                 drawn = await _draw(connection, request)
             return await read_row(connection, request.vm_id, drawn)
 

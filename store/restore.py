@@ -14,7 +14,7 @@ from model.restore import Choice, Kind, Wanted, compare
 from store.audit import Actor, write_audit
 from store.change import DISOWN
 from store.database import transaction
-from store.fleet import Fleet, get_fleet, mark_behind, read_fleet
+from store.fleet import NOTE_START, Fleet, get_fleet, mark_behind, read_fleet
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -48,10 +48,13 @@ class Listing:
 async def compare_with_host(connection: Connection, host: asyncpg.Record, report: HostReport) -> Fleet:
     """Mark the store as behind where the host has seen an epoch or a pass that it has not reached; return the fleet.
 
-    No host is ever ahead of the store that its orders come from: a pass is durable there before it orders anything.
+    No host is ever ahead of the store that its orders come from: a pass is durable there before it orders anything. A
+    host that is heard for the first time since the server's start was ordered nothing since.
     """
+    await connection.execute(NOTE_START)
     fleet = await read_fleet(connection)
-    last_pass: int = await connection.fetchval("select last_value from pass")
+    reached = "pass_at_start" if host["unheard"] else "(select last_value from pass)"
+    last_pass: int = await connection.fetchval(f"select {reached} from fleet")
     if fleet.behind or (report.epoch <= fleet.epoch and report.pass_number <= last_pass):
         return fleet
     await mark_behind(
@@ -194,10 +197,13 @@ async def _raise_numbers(connection: Connection) -> int:
 
 
 async def _begin_anew(connection: Connection) -> None:
-    """Start every grace anew, take every row from its pass, and look at all of them, spread over half a minute."""
+    """Start every grace anew, take every row from its pass, and look at all of them, spread over half a minute.
+
+    What hosts have seen counts anew, too: of a VM that is made again its host begins at 1.
+    """
     await connection.execute(
         f"""update vms set destroy_at = case when destroying then destroy_at else now() + quarantine_grace end,
-            old_disk_until = greatest(old_disk_until, now() + interval '24 hours'),
+            observed_revision = 0, old_disk_until = greatest(old_disk_until, now() + interval '24 hours'),
             wake = wake + 1, due_at = now() + random() * interval '30 seconds', expected_by = null, {DISOWN}"""
     )
     await connection.execute(

@@ -23,7 +23,8 @@ class FailureKind(StrEnum):
     older order than the host has seen, or the row changed under it. AWAY: the host could not begin, through no fault
     of the VM. SILENT: its worker died or went silent meanwhile. BELOW_FLOOR: the host worker is too old. REFUSED: the
     host's caps leave no room for it (L-C3). PERMANENT: the VM's own fault (L-C6). IMAGE_UNREACHABLE: counts only after
-    a time (L-C4). FAILED: the step worked and failed.
+    a time (L-C4). BEHIND: the row may be older than the host's last orders, so that it was not asked (H-R1). FAILED:
+    the step worked and failed.
     """
 
     NOT_PICKED_UP = "not_picked_up"
@@ -36,6 +37,7 @@ class FailureKind(StrEnum):
     REFUSED = "refused"
     PERMANENT = "permanent"
     IMAGE_UNREACHABLE = "image_unreachable"
+    BEHIND = "behind"
     FAILED = "failed"
 
 

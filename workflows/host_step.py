@@ -73,6 +73,9 @@ class HostSteps(StoreCalls):
         """Do one step on the host and keep its answer; raise StepEnded when it failed or was superseded."""
         summary = words or WORDS[self.current]
         state = self.row.host
+        if self.row.behind:
+            # Not even a look: it would raise the host's fence, which tells what it was ordered before (H-R1).
+            raise StepEnded(Failure(FailureKind.BEHIND, "the store may be behind what its host was ordered last"))
         if state.instance_id is None or state.silent:
             raise StepEnded(Failure(FailureKind.NOT_PICKED_UP, "the host does not report"))
         if method.__name__ not in state.activity_names:

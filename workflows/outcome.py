@@ -116,6 +116,10 @@ def _after_failure(row: Row, kind: StepKind, failure: Failure, *, now: datetime,
     attempted = row.status.attempt_pass == row.status.pass_number
     phase = row.status.phase
     told = {"phase": phase, "write_error": True, "error": failure.text}
+    if failure.kind is FailureKind.BEHIND:
+        # No time to look again: the host's report, or the restore's end, wakes the row.
+        fields = {"phase": phase, "words": f"waiting: {failure.text}", "waits": Waiting.BEHIND}
+        return Verdict(fields, give_back=attempted)
     if failure.kind is FailureKind.NOT_PICKED_UP:
         fields = {
             "phase": phase,

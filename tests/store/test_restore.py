@@ -121,6 +121,22 @@ async def test_until_a_host_was_heard_since_the_servers_start_its_rows_may_be_ol
     assert await pool.fetchval("select due_at is not null from vms"), "and who waited for that is woken"
 
 
+async def test_passes_drawn_since_the_servers_start_hide_nothing(pool: Pool, host_id: str) -> None:
+    """H-R1: a restored store draws passes before its hosts report; they were ordered nothing of them."""
+    vm_id = await add_vm(pool, host_id)
+    seen = await pool.fetchval("select nextval('pass')") + 3
+    await pool.execute("update fleet set server_started_at = null")
+    await pool.execute("update hosts set last_report_at = pg_postmaster_start_time() - interval '1 second'")
+    for number in range(5):
+        await PassStore(pool).claim(ClaimRequest(vm_id=vm_id, run_id=f"run-{number}"))
+    await store_report(pool, host_id, report(1, pass_number=seen, epoch=1))
+    assert (await get_fleet(pool)).behind
+    await pool.execute("update fleet set behind = false")
+    drawn = await pool.fetchval("select last_value from pass")
+    await store_report(pool, host_id, report(2, pass_number=drawn, epoch=1))
+    assert not (await get_fleet(pool)).behind, "one that was heard since may have seen what was drawn since"
+
+
 @pytest.fixture
 async def restored(pool: Pool, host_id: str) -> str:
     """A database from before most of what its host holds, once the host has told all of it."""
