@@ -240,6 +240,7 @@ def tell_status(found: Document) -> None:
         *more_hosts(found),
         *(told for each in documents(found, "hosts") or [host] for told in describe_conditions(each)),
         *(("overdue VMs", ", ".join(map(str, things(host, "overdue")))) for _ in things(host, "overdue")[:1]),
+        *(("nothing is done", f"{why}; see `hostler restore`") for why in [host.get("standstill")] if why),
     ]
     sys.stdout.write("\n")
     print_facts(facts)

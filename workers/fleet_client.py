@@ -84,6 +84,12 @@ class FleetClient:
         check("list what is overdue", status, found)
         return [str(vm["name"]) for vm in found["items"]]
 
+    async def find_standstill(self) -> str | None:
+        """Say why nothing is done with any VM since the database was restored (H-R1); None: it is no such time."""
+        status, found = await self.call("GET", "/v1/restore")
+        check("ask whether the database was restored", status, found)
+        return str(found["why"]) if found["behind"] else None
+
     async def await_first_report(self, host_id: str, timeout_seconds: float) -> Json:
         """Wait until the fleet has heard of this host."""
         try:

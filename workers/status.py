@@ -71,18 +71,19 @@ async def describe_hosts(installation: Installation) -> list[dict[str, Any]]:
 
 
 async def describe_host(installation: Installation, place: HostPlace, token: str | None) -> dict[str, Any]:
-    """Ask the fleet what runs a host's guests and what is wrong there (D-12), and which VMs are overdue (L-G13)."""
+    """Ask the fleet what runs a host's guests and what is wrong there (D-12), what is overdue and what stands still."""
     if token is None or not installation.host_credentials(place).exists():
         return {"hypervisors": [], "why": "this host is not enrolled yet"}
     try:
         async with FleetClient(installation, token) as fleet:
             host = await fleet.find_host(await asyncio.to_thread(read_host_id, installation, place))
             overdue = await fleet.list_overdue() if place.number == 1 else []
+            standstill = await fleet.find_standstill() if place.number == 1 else None
     except HostlerError as error:
         return {"hypervisors": [], "why": error.detail}
     told = {name: host.get(name) for name in ("id", "name", "silent")}
     told |= {name: host.get(name, []) for name in ("hypervisors", "conditions")}
-    return {**told, "netns": place.netns, "overdue": overdue, "why": None}
+    return {**told, "netns": place.netns, "overdue": overdue, "standstill": standstill, "why": None}
 
 
 async def status(home: Path) -> tuple[int, dict[str, Any]]:

@@ -152,6 +152,7 @@ WRONG = {
     "why": "x",
     "conditions": [{"condition": "disk_short", "what": "1.0 GiB of 20.0 GiB free: y", "advice": "make room"}],
     "overdue": ["web-1", "web-\x1b[2J"],
+    "standstill": "the host h1 has seen pass 9",
 }
 
 
@@ -166,11 +167,12 @@ def test_status(speaker: Path, hostler: Runner) -> None:
 
 
 def test_status_tells_what_is_wrong(speaker: Path, hostler: Runner) -> None:
-    """L-G13, D-12: conditions of the host, and the VMs that are overdue."""
+    """L-G13, D-12, H-R1: conditions of the host, the VMs that are overdue, and that a restore has to be settled."""
     speak(speaker, "status", {**STATUS, "host": WRONG})
     found = hostler("status")
     assert "1.0 GiB of 20.0 GiB free: y; make room" in found.out
     assert r"web-1, web-\x1b[2J" in found.out
+    assert "the host h1 has seen pass 9; see `hostler restore`" in found.out
 
 
 def test_status_without_an_installation_is_3(speaker: Path, hostler: Runner) -> None:
