@@ -25,6 +25,8 @@ CHANGES: dict[tuple[str, str], dict[str, Any] | None] = {
     ("POST", f"{VM}/restart"): {},
     ("POST", f"{VM}/rebuild"): {},
     ("POST", f"{VM}/retry"): {},
+    ("PUT", f"{VM}/volumes/{{volume}}"): {},
+    ("DELETE", f"{VM}/volumes/{{volume}}"): {},
     ("DELETE", VM): None,
     # It only takes a delete back that waits, before anything came of it.
     ("POST", f"{VM}/undelete"): None,
@@ -48,6 +50,10 @@ async def test_a_change_of_a_held_vm_is_refused_by_its_holders_name(world: World
     options = {"json": {}} if path.endswith("/rebuild") else sent(method, path)
     made = await world.call("PUT", filled(VM, vm_id), json=body("1"))
     assert made.status_code == 201, made.text
+    if "volumes" in path:
+        await world.call("POST", "/v1/volumes", json={"name": "data", "size_gib": 1})
+        if method == "DELETE":
+            await world.call("PUT", filled(path, vm_id))
     await holds.take(vm_id, by="a migration", token="mine")
     before = await world.pool.fetchrow("select * from vms")
     refused = await world.call(method, filled(path, vm_id), **options)

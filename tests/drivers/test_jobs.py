@@ -152,6 +152,8 @@ async def test_no_child_inherits_the_lock(jobs) -> None:
     async with jobs.order("vm1", make_fence(1, 1, 1, 1)) as job, job.locked():
         child = await asyncio.create_subprocess_exec("sleep", "60")
         try:
+            while Path(f"/proc/{child.pid}/comm").read_text().strip() != "sleep":  # noqa: ASYNC110 - until it is that
+                await asyncio.sleep(0.01)
             names = [str(entry.readlink()) for entry in Path(f"/proc/{child.pid}/fd").iterdir()]
             assert not [name for name in names if name.endswith(".lock")]
         finally:

@@ -164,7 +164,7 @@ async def test_a_mac_clash_draws_another(pool: Pool, host_id: str, vms: VmStore)
 @pytest.mark.parametrize("status", ["cordoned", "draining", "drained", "maintenance", "forgotten"])
 async def test_a_host_that_takes_nothing_new_refuses(pool: Pool, host_id: str, status: str) -> None:
     """H-P1: and leaves nothing behind (H-P4)."""
-    await pool.execute("update hosts set status = $1", status)
+    await pool.execute("update hosts set status = $1, maintenance_until = now() + interval '1 hour'", status)
     with pytest.raises(Conflict, match=status):
         await create_vm(pool, new_vm(host_id), ACTOR)
     with pytest.raises(Conflict, match="no host nowhere"):

@@ -13,8 +13,8 @@ from model.passes import ClaimRequest
 from model.row import Row
 from store.database import Pool
 from store.passes import PassStore
-from tests.workflows import conftest
 from tests.workflows.conftest import running_fleet
+from workers import control
 
 HOURS = 72
 
@@ -38,7 +38,7 @@ async def test_three_days_of_grace_pass_in_milliseconds(
 ):
     """The run waits on one durable timer; nothing is destroyed before its time, everything after it."""
     monkeypatch.setattr(ShiftedStore, "environment", time_skipping_env, raising=False)
-    monkeypatch.setattr(conftest, "PassStore", ShiftedStore)
+    monkeypatch.setattr(control, "PassStore", ShiftedStore)
     async with running_fleet(time_skipping_env.client, pool, f"h-{new_id()[-12:]}") as fleet:
         vm_id = await fleet.add_vm()
         await fleet.poke(vm_id)
