@@ -56,7 +56,8 @@ class Apart:
             self.kills.append(pid)
             with contextlib.suppress(ProcessLookupError):  # another was quicker
                 await self.program.kill()
-        described = await self.faults.client.get_workflow_handle(vm_workflow_id(vm_id)).describe()
+        workflow_id = vm_id if "/" in vm_id else vm_workflow_id(vm_id)  # a campaign goes by its whole id
+        described = await self.faults.client.get_workflow_handle(workflow_id).describe()
         task = described.raw_description.pending_workflow_task
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         plan.where = "within a task" if is_begun else "between tasks"
