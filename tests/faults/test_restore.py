@@ -195,3 +195,31 @@ async def test_a_restored_database_loses_nothing_and_a_person_settles_the_list(
 
 def waits_for_the_restore(row: dict[str, Any] | None) -> bool:
     return row is not None and row["waiting_for"] == "behind" and row["claim_until"] is None
+
+
+async def test_an_empty_database_beside_a_full_host_destroys_nothing(
+    fleet: Fleet, postgres: OwnPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H-R1: it knows no host, so none takes its word; once the backup is there again, everything goes on."""
+    vm_ids = await make(fleet, "v", 3)
+    await postgres.back_up()
+    effects = len(fleet.simulation.journal())
+    await fleet.pool.execute("drop schema public cascade")
+    await fleet.pool.execute("create schema public")
+    await migrate(postgres.url)
+    empty = await ensure_fleet(fleet.pool)
+    assert not await fleet.pool.fetchval("select count(*) from hosts")
+    await fleet.stop_host()
+    starting = asyncio.create_task(fleet.run_host(stopping := asyncio.Event()))
+    async with asyncio.timeout(60):
+        while "refuses this host's credential" not in caplog.text:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.1)
+    stopping.set()
+    await starting
+    assert len(fleet.simulation.journal()) == effects
+    await postgres.restore()
+    assert (await ensure_fleet(fleet.pool)).id != empty.id
+    await fleet.start_host()
+    for vm_id in vm_ids:
+        await fleet.call("PATCH", f"/v1/vms/{vm_id}", json={"power_state": "stopped"})
+    await asyncio.gather(*(fleet.until(vm_id, is_stopped) for vm_id in vm_ids))
