@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from model.campaign import CampaignKind, DrainPolicy, campaign_workflow_id
 from model.errors import Unavailable
@@ -14,6 +15,7 @@ from store.campaign import CampaignStore, StoredCampaign
 from store.drain import DrainOrder, DrainStore
 from store.roll import RollStore
 from tests.workflows.conftest import BOUND_SECONDS, POKE_TRIES, Fleet
+from workers.sweep import Sweep
 
 ACTOR = Actor("tester")
 
@@ -58,12 +60,31 @@ async def begin_roll(fleet: Fleet, *, batch_size: int, most_failures: int = 0) -
     )
 
 
+@asynccontextmanager
+async def swept(fleet: Fleet) -> AsyncGenerator[None]:
+    """Sweep for as long as the block lasts: a loaded Temporal takes not every wake-up in time."""
+    sweep = Sweep(fleet.pool, fleet.client, search_attributes=False)
+
+    async def sweep_on() -> None:
+        while True:
+            await asyncio.sleep(1)
+            with suppress(Unavailable):
+                await sweep.sweep_once()
+
+    sweeping = asyncio.create_task(sweep_on())
+    try:
+        yield
+    finally:
+        sweeping.cancel()
+
+
 async def until_campaign(fleet: Fleet, campaign_id: str, condition: Callable[[StoredCampaign], bool]) -> StoredCampaign:
     """Wait for a level of a campaign, with a bound."""
     store, deadline = CampaignStore(fleet.pool), time.monotonic() + BOUND_SECONDS
-    while not condition(found := await store.get(campaign_id)):
-        assert time.monotonic() < deadline, f"never came: {found}; calls {fleet.host.calls}"
-        await asyncio.sleep(0.02)
+    async with swept(fleet):
+        while not condition(found := await store.get(campaign_id)):
+            assert time.monotonic() < deadline, f"never came: {found}; calls {fleet.host.calls}"
+            await asyncio.sleep(0.02)
     return found
 
 

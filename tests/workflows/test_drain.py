@@ -13,7 +13,7 @@ from store.campaign import CampaignStore
 from store.database import Pool
 from tests.histories.scenarios import created
 from tests.workflows.conftest import Fleet, running_fleet
-from tests.workflows.drains import ACTOR, begin_drain, drain, drain_workflow_id, hurry, undrain, until_campaign
+from tests.workflows.drains import ACTOR, begin_drain, drain, drain_workflow_id, hurry, swept, undrain, until_campaign
 from workers.control import control_worker
 
 
@@ -38,8 +38,9 @@ async def test_a_drained_host_runs_nothing_and_an_undrain_brings_all_back(fleet:
     }
     assert await fleet.pool.fetch("select id, power_state, generation from vms order by id") == wanted
     await undrain(fleet)
-    for vm_id in (*up, down):
-        await fleet.until_settled(vm_id)
+    async with swept(fleet):
+        for vm_id in (*up, down):
+            await fleet.until_settled(vm_id)
     assert [runs(fleet, vm_id) for vm_id in (*up, down)] == [True, True, True, False]
     assert await fleet.pool.fetchval("select count(*) from vms where held or hold_stops") == 0
     assert await status(fleet) == "ready"
@@ -88,9 +89,10 @@ async def test_case_l3_drained_and_undrained_in_a_loop(fleet: Fleet) -> None:
         await until_campaign(fleet, drain_id, lambda c, turn=turn: c.working + c.done >= min(turn, 4))
         await undrain(fleet)
         assert await fleet.pool.fetchval("select count(*) from vms where held") == 0
-    for vm_id in vms:
-        row = await fleet.until_settled(vm_id)
-        assert (row["phase"], row["power_state"], runs(fleet, vm_id)) == ("ready", "running", True)
+    async with swept(fleet):
+        for vm_id in vms:
+            row = await fleet.until_settled(vm_id)
+            assert (row["phase"], row["power_state"], runs(fleet, vm_id)) == ("ready", "running", True)
     assert await status(fleet) == "ready"
 
 
