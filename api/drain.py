@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from api.bodies import DrainBody
 from api.campaigns import one_host_view
-from api.documents import HostDocument
+from api.documents import HostDocument, HostName
 from api.gate import FleetOperator, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute
@@ -59,10 +59,11 @@ async def resume(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDoc
     return await _view(parts, host_id)
 
 
-@router.delete("/{host}", status_code=204)
-async def remove(host: HostId, caller: FleetOperator, parts: PartsOf) -> None:
+@router.delete("/{host}")
+async def remove(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostName:
     """Remove a host that is drained and, by its own report, empty; its credential ends (H-D5)."""
-    await remove_host(parts.pool, host, caller.actor)
+    host_id, name = await remove_host(parts.pool, host, caller.actor)
+    return HostName(id=host_id, name=name)
 
 
 async def _find_drain(parts: Parts, host: str) -> tuple[str, str]:

@@ -29,8 +29,8 @@ from hosts h
 where h.id = (select id from hosts where id = $1 or name = $1 order by id = $1 desc limit 1) for update of h"""
 
 
-async def remove_host(pool: Pool, host: str, actor: Actor) -> str:
-    """Remove a host and return its name, which is free then; its credential ends. Raise Conflict with what keeps it."""
+async def remove_host(pool: Pool, host: str, actor: Actor) -> tuple[str, str]:
+    """Remove a host: its name is free, its credential ends. Return its id and name; raise Conflict with what keeps it."""
     async with transaction(pool) as connection:
         record = await connection.fetchrow(_LOOK, host)
         if record is None:
@@ -51,7 +51,7 @@ async def remove_host(pool: Pool, host: str, actor: Actor) -> str:
             subject=f"host/{record['id']}",
             before={"name": record["name"], "status": record["status"]},
         )
-        return record["name"]
+        return record["id"], record["name"]
 
 
 def _find_reason(host: asyncpg.Record) -> str | None:
