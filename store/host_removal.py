@@ -30,7 +30,7 @@ where h.id = (select id from hosts where id = $1 or name = $1 order by id = $1 d
 
 
 async def remove_host(pool: Pool, host: str, actor: Actor) -> tuple[str, str]:
-    """Remove a host: its name is free, its credential ends. Return its id and name; raise Conflict with what keeps it."""
+    """Remove a host: its name is free, its credential ends. Return id and name; raise Conflict with what keeps it."""
     async with transaction(pool) as connection:
         record = await connection.fetchrow(_LOOK, host)
         if record is None:
