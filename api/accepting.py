@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fastapi import Response
 
-from api.documents import VmDocument
+from api.documents.vm import VmDocument
 from api.gate import Caller
 from api.parts import Parts
 from api.views import operation_view, vm_view

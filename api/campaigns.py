@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from api.documents import CampaignDocument, HostDocument
+from api.documents.campaign import CampaignDocument
+from api.documents.host import HostDocument
 from api.parts import Parts
 from api.views import campaign_view, host_view
 from store.host import StoredHost

@@ -8,7 +8,7 @@ from typing import Annotated, Protocol, TypeVar
 
 from fastapi import Depends, Query
 
-from api.documents import Page
+from api.documents.base import Page
 from model.errors import FieldError, Invalid
 from model.ids import check_label
 

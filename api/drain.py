@@ -6,7 +6,8 @@ from fastapi import APIRouter
 
 from api.bodies import DrainBody
 from api.campaigns import one_host_view
-from api.documents import HostDocument, HostName
+from api.documents.base import HostName
+from api.documents.host import HostDocument
 from api.gate import FleetOperator, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

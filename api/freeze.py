@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.bodies import FreezeBody
-from api.documents import FreezeDocument, Page
+from api.documents.base import Page
+from api.documents.host import FreezeDocument
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.route import GatedRoute
 from store.freeze import Freeze

@@ -7,7 +7,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 from temporalio.service import RPCError
 
-from api.documents import Health
+from api.documents.base import Health
 from api.gate import PartsOf
 from store.fleet import get_fleet
 

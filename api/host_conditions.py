@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from api.documents import Condition
+from api.documents.base import Condition
 from model.report import Capacity
 from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
 from store.host import StoredHost

@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from api.bodies import HostKeyBody
-from api.documents import ErrandList, Taken
+from api.documents.base import Taken
+from api.documents.host import ErrandList
 from api.errands import Errand
 from api.gate import EnrolledHost, PartsOf, ReportingHost
 from api.making import open_vm

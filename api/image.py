@@ -6,7 +6,8 @@ from fastapi import APIRouter, Response
 
 from api.bodies import NewImageBody
 from api.cursor import After, Limit, page
-from api.documents import ImageDocument, Page
+from api.documents.base import Page
+from api.documents.image import ImageDocument
 from api.gate import Operator, PartsOf, Viewer
 from api.making import new_image
 from api.parts import Parts

@@ -10,7 +10,7 @@ import base64
 from fastapi import APIRouter
 
 from api.bodies import JoinBody, RenewBody
-from api.documents import Taken
+from api.documents.base import Taken
 from api.gate import EnrolledHost, JoinToken, PartsOf
 from api.route import GatedRoute
 from model.join import JoinedHost

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 
-from api.documents import Problem
+from api.documents.base import Problem
 from api.problems import MEDIA_TYPE
 
 PROBLEM: dict[int | str, dict[str, Any]] = {"default": {"model": Problem, "description": "A problem (RFC 9457)"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.documents import OperationDocument
+from api.documents.base import OperationDocument
 from api.gate import PartsOf, Viewer
 from api.route import GatedRoute
 from api.views import operation_view

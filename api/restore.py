@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.bodies import SettleBody
-from api.documents import RestoreDocument, RestoreItem, UnheardHost
+from api.documents.restore import RestoreDocument, RestoreItem, UnheardHost
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

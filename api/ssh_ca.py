@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.documents import RevokedDocument, SshCaDocument
+from api.documents.ssh_ca import RevokedDocument, SshCaDocument
 from api.gate import PartsOf, Viewer
 from api.route import GatedRoute
 

@@ -6,27 +6,22 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from api.documents import (
+from api.documents.base import HostName, OperationDocument, VmName
+from api.documents.campaign import CampaignDocument, FailedVm
+from api.documents.host import HeldDocument, HostDocument
+from api.documents.image import FileDocument, ImageDocument
+from api.documents.vm import (
     Addresses,
-    CampaignDocument,
     CertificateDocument,
-    FailedVm,
-    FileDocument,
-    HeldDocument,
-    HostDocument,
-    HostName,
-    ImageDocument,
     LastKnown,
     OneVmDocument,
-    OperationDocument,
     QuarantineDocument,
     UserData,
     VmDocument,
-    VmName,
     VmVolume,
-    VolumeDocument,
     WhyDocument,
 )
+from api.documents.volume import VolumeDocument
 from api.host_conditions import host_conditions
 from api.why import error_for, why
 from model.campaign import campaign_workflow_id

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from api.accepting import accepted_view
 from api.bodies import ChangeVmBody, NewVmBody, Reference, check_label_pair
 from api.cursor import After, Limit, page
-from api.documents import OneVmDocument, Page, VmDocument
+from api.documents.base import Page
+from api.documents.vm import OneVmDocument, VmDocument
 from api.gate import Caller, Operator, PartsOf, Viewer
 from api.making import find_volumes, new_vm
 from api.parts import Parts

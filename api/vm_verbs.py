@@ -10,7 +10,8 @@ from fastapi import APIRouter, Query, Response
 from api.accepting import accepted_view
 from api.bodies import ImageBody, RebuildBody
 from api.cursor import After, Limit, page
-from api.documents import ConsoleDocument, OperationDocument, Page, VmDocument
+from api.documents.base import OperationDocument, Page
+from api.documents.vm import ConsoleDocument, VmDocument
 from api.gate import Operator, PartsOf, Viewer
 from api.making import rebuild_image
 from api.releases import refuse_under_older

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query
 
 from api.bodies import GrowVolumeBody, NewVolumeBody
 from api.cursor import After, Limit, page
-from api.documents import Page, VolumeDocument
+from api.documents.base import Page
+from api.documents.volume import VolumeDocument
 from api.gate import Operator, PartsOf, Viewer
 from api.making import find_host
 from api.route import GatedRoute
