@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.decide import next_step, pass_type_of, supersedes
@@ -450,6 +450,7 @@ wishes = st.lists(
 
 @settings(max_examples=400)
 @given(wishes=wishes, steps=st.lists(st.integers(0, 6), min_size=12, max_size=12))
+@example(wishes=["stop", "pause"], steps=[6, 1, *(0,) * 10])
 def test_any_history_settles_where_the_last_wish_says(wishes: list[str], steps: list[int]):
     """L-G1: level-triggered. Whatever is wished, killed or rebooted between steps, the end is the last wish's.
 
