@@ -86,6 +86,7 @@ class HostState(Lenient):
 
 class Row(Lenient):
     """One consistent read of a VM's row. `now` is Postgres' clock; `owner`: the asking pass still owns it.
+    `claimed`: some pass has taken it since its user last changed his mind.
 
     `behind`: the row may be older than what the host was ordered last, so nothing is done with it (H-R1).
     """
@@ -104,6 +105,7 @@ class Row(Lenient):
     wake: int
     now: datetime
     owner: bool = True
+    claimed: bool = True
 
     @property
     def rebuilding(self) -> bool:

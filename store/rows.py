@@ -79,6 +79,7 @@ def to_row(record: asyncpg.Record, pass_number: int | None = None) -> Row:
         wake=record["wake"],
         now=record["now"],
         owner=owner,
+        claimed=record["run_id"] is not None,
     )
 
 

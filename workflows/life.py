@@ -129,8 +129,11 @@ class Pass(HostSteps):
         self.take(row)
 
     async def _claim_anew(self) -> None:
-        """Another pass took the row, although this run is the only open one of its id: look again, three times."""
-        self._lost += 1
+        """Go on with what the VM's user wished meanwhile, which took the row from every pass.
+
+        Where another pass has it, although this run is the only open one of its id: look again, three times.
+        """
+        self._lost += self.row.claimed
         if self._lost >= 3:
             self._end = PassEnd(result="superseded", pass_number=self.pass_number)
         else:

@@ -321,6 +321,24 @@ async def test_case_o5_nothing_is_lost_over_hops_and_ends(fleet: Fleet):
         assert await connection.fetchval("select count(*) from operations where ended_at is null") == 0
 
 
+async def test_case_o5_a_pass_goes_on_however_often_its_user_thinks_again(fleet: Fleet):
+    """Case O5, L-G1: each change takes the row from the pass that is amid a step; no sweep is needed to go on."""
+    vm_id = await created(fleet, spec=SPEC)
+    changes, left = VmChanges(fleet.pool), 5
+
+    async def think_again(name: str, order: HostOrder) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            await changes.delete(None, vm_id, ACTOR, grace=timedelta(hours=1))
+            await changes.undelete(None, vm_id, ACTOR)
+
+    fleet.host.before = think_again
+    await fleet.poke(vm_id)
+    row = await fleet.until(vm_id, lambda row: not left and _applied(row, row["generation"]))
+    assert (row["generation"], row["phase"]) == (11, "ready")
+
+
 async def test_case_o5_a_deadline_stands_through_pokes_and_lost_runs(fleet: Fleet):
     """Case O5, L-R3: whoever waits out the grace, however often anew, the moment of destruction never moves."""
     vm_id = await created(fleet)
