@@ -63,7 +63,7 @@ class VmReport(Lenient):
 class HostReport(Lenient):
     """One report. `vms` holds what changed since the last acknowledged report, or everything when `whole`.
 
-    `activity_names` are what the worker can do, which it says in whole reports; None: as in the last one.
+    `activity_names` are what the worker can do; None: as in the last report.
 
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
     of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was

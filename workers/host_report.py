@@ -136,7 +136,7 @@ class Reports:
             worker_version=VERSION,
             clock=datetime.now(UTC),
             whole=whole,
-            activity_names=self._activity_names if whole else None,
+            activity_names=self._activity_names,
             capacity=await asyncio.to_thread(self._measure, held := parts.ledger.held()),
             caps=parts.ledger.caps,
             held=held,

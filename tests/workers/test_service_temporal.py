@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -19,6 +18,7 @@ from drivers.confine import signal_process
 from model.process import ProcessRecord
 from model.temporal import CONTROL_QUEUE
 from runtime.deployment import deployment_config
+from tests.runtime.flows import CreateVm
 from workers.choice import Wishes, choose_ports
 from workers.folders import ensure_folders
 from workers.installation import Installation, derive_settings
@@ -32,13 +32,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: Temporal runs as a user of its own"),
     pytest.mark.slow,
 ]
-
-
-@workflow.defn
-class Nothing:
-    @workflow.run
-    async def run(self) -> None:
-        """End at once."""
 
 
 @pytest.fixture
@@ -78,7 +71,7 @@ async def test_runs_as_its_user_on_loopback_and_keeps_what_it_was_told(installat
     assert all(address.startswith("127.0.0.1:") for address in own), own
 
     client = await Client.connect(installation.temporal_address)
-    await client.start_workflow("Nothing", id="kept", task_queue=CONTROL_QUEUE)
+    await client.start_workflow("CreateVm", id="kept", task_queue=CONTROL_QUEUE)
     signal_process(process, signal.SIGKILL)
     await await_temporal(installation, not_pid=process.pid)
     async with asyncio.timeout(30):
@@ -98,7 +91,7 @@ async def test_a_control_worker_is_ready_once_it_polls(installation: Installatio
     assert not await ready(own)
     client = await Client.connect(installation.temporal_address)
     versioned = deployment_config("1.0.0")
-    async with Worker(client, task_queue=CONTROL_QUEUE, workflows=[Nothing], deployment_config=versioned):
+    async with Worker(client, task_queue=CONTROL_QUEUE, workflows=[CreateVm], deployment_config=versioned):
         async with asyncio.timeout(30):
             while not await ready(own):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
