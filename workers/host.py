@@ -170,13 +170,13 @@ async def serve(join: str | None = None) -> None:
     await run(settings, host_settings, stopping, given)
 
 
-def main() -> None:
-    """Start the host worker; it ends with 1 and one sentence when it cannot."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Start the host worker; it ends with 1 and one sentence when it cannot. words: as of the command line."""
     os.umask(0o077)
     parser = argparse.ArgumentParser(prog="python -m workers.host", description="Be this machine's host worker.")
     parser.add_argument("--join", metavar="FILE", help="a file with the join string, 0600; -: standard input")
     try:
-        asyncio.run(serve(parser.parse_args().join))
+        asyncio.run(serve(parser.parse_args(words).join))
     except HostlerError as error:
         _log.error("%s", error.detail)
         finish(1)

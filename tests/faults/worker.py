@@ -57,7 +57,7 @@ def main(kind: str, socket: str) -> None:
     if kind == "control":
         process.run(control.main)
     else:
-        host.main()
+        host.main(())
 
 
 if __name__ == "__main__":
