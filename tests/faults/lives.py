@@ -195,5 +195,16 @@ REAL_STORIES = (
         Life("first start", _patch(power_state="running"), _is("running")),
         Life("destroy what runs", _delete("now=true"), lambda row: row is None),
     ),
+    (
+        Life(
+            "create with a volume",
+            _create_with_volume("demo", **_REAL),
+            _is("running"),
+            prepare=_make_volume,
+            exact=False,
+        ),
+        Life("detach", _change_volumes("DELETE"), _is("running")),
+        _DESTROY,
+    ),
 )
 """With real guests, which take some seconds to boot."""
