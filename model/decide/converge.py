@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from model.decide.held import is_up
+from model.decide.pause import next_of_pause
 from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
 from model.decide.setback import next_of_ended, next_of_stalled, steady_at
 from model.decide.volumes import next_of_volumes
@@ -20,14 +21,10 @@ UNREACHABLE_LOOK = timedelta(seconds=15)
 
 def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     """L-V: make what runs, and how, equal to what is wanted."""
-    status, desired = row.status, row.desired
-    if status.retry_at is not None and status.retry_at > row.now:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="a pause after a failed step",
-            until=status.retry_at,
-            waits=Waiting.STEP_PAUSE,
-        )
+    desired = row.desired
+    pause = next_of_pause(row)
+    if pause is not None:
+        return pause
     rebuild = next_of_rebuild(row, record, seen)
     if rebuild is not None:
         return rebuild

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from model.decide.pause import next_of_pause
 from model.decide.refund import why_no_more
 from model.decide.volumes import next_of_volumes
 from model.record import CreateProgress, Observed, View
@@ -54,13 +55,9 @@ def next_of_create(row: Row, view: View) -> Step:
     exhausted = None if again else why_no_more(status.refunds, status.step_refunds)
     if exhausted is not None and status.attempt_pass != status.pass_number:
         return Step(kind=StepKind.REST, reason=exhausted, waits=Waiting.CREATE_RESTS)
-    if again and status.retry_at is not None and status.retry_at > row.now:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="a pause after a failed step",
-            until=status.retry_at,
-            waits=Waiting.STEP_PAUSE,
-        )
+    pause = next_of_pause(row) if again else None
+    if pause is not None:
+        return pause
     if not again and status.attempt_pass != status.pass_number:
         if status.retry_at is not None and status.retry_at > row.now:
             return Step(

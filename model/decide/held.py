@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from model.decide.pause import next_of_pause
 from model.record import Observed, View
 from model.row import Row
 from model.step import Step, StepKind
@@ -19,11 +20,7 @@ def next_of_held(row: Row, view: View) -> Step:
     must_stop = row.status.hold_stops and not row.desired.deleted and view.unreadable is None
     if not must_stop or view.record is None or not is_up(view.observed):
         return Step(kind=StepKind.WAIT, reason="an operation holds this VM", waits=Waiting.HOLD)
-    if row.status.retry_at is not None and row.status.retry_at > row.now:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="a pause after a failed step",
-            until=row.status.retry_at,
-            waits=Waiting.STEP_PAUSE,
-        )
+    pause = next_of_pause(row)
+    if pause is not None:
+        return pause
     return Step(kind=StepKind.STOP, reason="the operation that holds the VM wants its guest stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from model.decide.converge import UNREACHABLE_LOOK
+from model.decide.pause import next_of_pause
 from model.record import View
 from model.row import Row
 from model.step import DESTROY_ORDER, Step, StepKind
@@ -16,13 +17,9 @@ def next_of_reap(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
         return Step(kind=StepKind.WAIT, reason="the fleet is frozen", waits=Waiting.FROZEN)
     if row.status.destroying:
         return _next_of_destroy(row, view, done)
-    if row.status.retry_at is not None and row.status.retry_at > row.now:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="a pause after a failed step",
-            until=row.status.retry_at,
-            waits=Waiting.STEP_PAUSE,
-        )
+    pause = next_of_pause(row)
+    if pause is not None:
+        return pause
     readable = view.record is not None and view.unreadable is None
     if readable and (view.record.quarantined_at is None or view.observed.process is not None):  # type: ignore[union-attr]
         return Step(kind=StepKind.QUARANTINE, reason="the VM was deleted")
@@ -41,13 +38,9 @@ def next_of_reap(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
 def _next_of_destroy(row: Row, view: View, done: tuple[StepKind, ...]) -> Step:
     if view.observed.nothing:
         return Step(kind=StepKind.RECORD_GONE, reason="a search on the host found nothing of the VM")
-    if row.status.retry_at is not None and row.status.retry_at > row.now:
-        return Step(
-            kind=StepKind.WAIT,
-            reason="a pause after a failed step",
-            until=row.status.retry_at,
-            waits=Waiting.STEP_PAUSE,
-        )
+    pause = next_of_pause(row)
+    if pause is not None:
+        return pause
     recorded = set(view.record.destroyed) if view.record else set[str]()
     for kind in DESTROY_ORDER:
         if kind not in done and kind.value not in recorded:
