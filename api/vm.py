@@ -13,12 +13,13 @@ from api.cursor import After, Limit, page
 from api.documents.base import Page
 from api.documents.vm import OneVmDocument, VmDocument
 from api.gate import Caller, Operator, PartsOf, Viewer
+from api.grace import Grace, Now, read_grace
 from api.making import find_volumes, new_vm
 from api.parts import Parts
 from api.releases import refuse_under_older
 from api.route import GatedRoute
 from api.views import one_vm_view, operation_view, vm_view
-from api.waiting import Wait, read_duration, settled
+from api.waiting import Wait, settled
 from model.errors import FieldError, Forbidden, Gone, Invalid, NotFound
 from model.generations import VmChange
 from model.ids import HostId, Name, VmId, is_uuid, new_id
@@ -28,7 +29,6 @@ from store.vm import StoredVm, VmFilter
 from store.vm_create import create_vm
 
 router = APIRouter(prefix="/v1/vms", tags=["vms"], route_class=GatedRoute)
-LONGEST_GRACE = timedelta(days=30)
 RECENT_OPERATIONS = 10
 
 
@@ -152,17 +152,12 @@ async def delete(
     parts: PartsOf,
     response: Response,
     generation: Generation,
-    grace: Annotated[str | None, Query(description="How long it can be undeleted, as 24h; 0s to 30d")] = None,
-    now: Annotated[bool, Query(description="The same as grace=0s")] = False,
+    grace: Grace = None,
+    now: Now = False,
     wait: Wait = None,
 ) -> VmDocument:
     """Stop a VM and keep it for its grace; then it is destroyed."""
-    if now and grace is not None:
-        why = "give either grace or now"
-        raise Invalid(f"grace: {why}", errors=(FieldError("query:grace", why),))
-    chosen = timedelta(0) if now else read_duration(grace, "grace", LONGEST_GRACE) if grace is not None else None
-    if chosen is not None and chosen < parts.tombstone_grace and caller.project is not None:
-        raise Forbidden("a grace shorter than the fleet's takes a token that belongs to no project")
+    chosen = read_grace(caller, grace, parts.tombstone_grace, now=now)
     accepted = await parts.changes.delete(
         caller.project,
         vm_id,

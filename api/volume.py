@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
 from api.bodies import GrowVolumeBody, NewVolumeBody
 from api.cursor import After, Limit, page
 from api.documents.base import Page
 from api.documents.volume import VolumeDocument
 from api.gate import Operator, PartsOf, Viewer
+from api.grace import Grace, Now, read_grace
 from api.making import find_host
 from api.route import GatedRoute
 from api.views import volume_view
-from api.waiting import read_duration
-from model.errors import FieldError, Forbidden, Invalid
+from model.errors import Forbidden
 from model.ids import HostId, Name, VmId
 
 router = APIRouter(prefix="/v1/volumes", tags=["volumes"], route_class=GatedRoute)
-LONGEST_GRACE = timedelta(days=30)
 
 
 @router.post("", status_code=201)
@@ -73,19 +69,14 @@ async def delete(
     volume: Name,
     caller: Operator,
     parts: PartsOf,
-    grace: Annotated[str | None, Query(description="How long it can be undeleted, as 24h; 0s to 30d")] = None,
-    now: Annotated[bool, Query(description="The same as grace=0s")] = False,
+    grace: Grace = None,
+    now: Now = False,
 ) -> VolumeDocument:
     """Delete a volume that no VM has: it is kept for its grace, then its host removes it (H-V3).
 
     One that was never placed on a host, or whose host was given up, is gone at once.
     """
-    if now and grace is not None:
-        why = "give either grace or now"
-        raise Invalid(f"grace: {why}", errors=(FieldError("query:grace", why),))
-    chosen = timedelta(0) if now else read_duration(grace, "grace", LONGEST_GRACE) if grace is not None else None
-    if chosen is not None and chosen < parts.volume_grace and caller.project is not None:
-        raise Forbidden("a grace shorter than the fleet's takes a token that belongs to no project")
+    chosen = read_grace(caller, grace, parts.volume_grace, now=now)
     kept = await parts.volumes.delete(
         caller.project,
         volume,
