@@ -143,7 +143,6 @@ def describe(entry: Entry | None, vm_id: str, observed: Observed, *, look: bool)
         unreadable=entry.unreadable if entry else None,
         look=look,
         guest_stopped_itself=observed.turned_off,
-        recorded=_recorded(status) if status else None,
     )
 
 
@@ -165,5 +164,4 @@ def _same(one: Observed, other: Observed) -> bool:
 
 
 def _same_report(one: VmReport, other: VmReport) -> bool:
-    plain = {"observed": other.observed, "recorded": other.recorded}
-    return _same(one.observed, other.observed) and one.model_copy(update=plain) == other
+    return _same(one.observed, other.observed) and (one.model_copy(update={"observed": other.observed}) == other)
