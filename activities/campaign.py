@@ -11,7 +11,8 @@ from temporalio import activity
 from model.campaign import CampaignFinish, CampaignLook, CampaignStart, CampaignVms
 
 if TYPE_CHECKING:
-    from store.campaign import CampaignStore, WokenVm
+    from store.campaign import CampaignStore
+    from store.change import WokenVm
     from store.roll import RollStore
 
     Poke = Callable[[WokenVm], Awaitable[None]]

@@ -47,7 +47,7 @@ async def undrain(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDo
 async def pause(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
     """Stop no more VMs for now; the host stays closed, and those that are held stay so."""
     host_id, drain_id = await _find_drain(parts, host)
-    await parts.campaigns.pause(drain_id, caller.actor)
+    await parts.campaigns.pause(drain_id, "drain", caller.actor)
     return await _view(parts, host_id)
 
 
@@ -55,7 +55,7 @@ async def pause(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocu
 async def resume(host: HostId, caller: FleetOperator, parts: PartsOf) -> HostDocument:
     """Go on with a drain that was paused."""
     host_id, drain_id = await _find_drain(parts, host)
-    await parts.campaigns.resume(drain_id, caller.actor)
+    await parts.campaigns.resume(drain_id, "drain", caller.actor)
     parts.poke_campaign("drain", drain_id, host_id)
     return await _view(parts, host_id)
 

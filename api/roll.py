@@ -47,16 +47,14 @@ async def get(roll_id: VmId, _caller: FleetViewer, parts: PartsOf) -> CampaignDo
 @router.post("/{roll_id}/pause")
 async def pause(roll_id: VmId, caller: FleetOperator, parts: PartsOf) -> CampaignDocument:
     """Begin no more restarts for now; those that were begun are done."""
-    await _view(parts, roll_id)
-    await parts.campaigns.pause(roll_id, caller.actor)
+    await parts.campaigns.pause(roll_id, "roll", caller.actor)
     return await _view(parts, roll_id)
 
 
 @router.post("/{roll_id}/resume")
 async def resume(roll_id: VmId, caller: FleetOperator, parts: PartsOf) -> CampaignDocument:
     """Go on; what has failed by now is put up with."""
-    await _view(parts, roll_id)
-    await parts.campaigns.resume(roll_id, caller.actor)
+    await parts.campaigns.resume(roll_id, "roll", caller.actor)
     parts.poke_campaign("roll", roll_id)
     return await _view(parts, roll_id)
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from model.campaign import CampaignFinish, CampaignKind, CampaignLook, CampaignState, DrainPolicy
-from model.decide import pass_type
 from model.errors import Conflict, NotFound
-from model.passes import PassType
 from store.audit import Actor, write_audit
 from store.campaign_members import MEMBERS
+from store.change import WokenVm, find_woken
 from store.database import changed, reading, transaction
 from store.hold import hold_vms, release_vms
 
@@ -32,14 +31,6 @@ HELD_BY = "a drain of its host"
 
 _COUNTS = ("creating", "todo", "working", "done", "left", "failed")
 _DUE_AFTER = "interval '30 seconds'"
-
-
-@dataclass(frozen=True)
-class WokenVm:
-    """A VM to look at now, and the pass that its row calls for."""
-
-    vm_id: str
-    pass_type: PassType
 
 
 @dataclass(frozen=True)
@@ -111,14 +102,14 @@ class CampaignStore:
             todo = {m["vm_id"] for m in await members_of(connection, campaign) if m["state"] == "todo"}
             wanted = sorted(todo & set(vm_ids))
             held = await hold_vms(connection, wanted, by=HELD_BY, token=campaign_id, stops=True)
-            return await woken(connection, held)
+            return await find_woken(connection, held)
 
     async def let_go(self, campaign_id: str, vm_ids: tuple[str, ...]) -> tuple[WokenVm, ...]:
         """Let go of those of these VMs that were deleted since they were held."""
         async with transaction(self._pool) as connection:
             deleted = await connection.fetch("select id from vms where id = any($1) and deleted", list(vm_ids))
             released = await release_vms(connection, campaign_id, [record["id"] for record in deleted])
-            return await woken(connection, released)
+            return await find_woken(connection, released)
 
     async def note_done(self, campaign_id: str) -> None:
         """Note that every VM has had its turn, where that is so still; a host that was drained is `drained` by it."""
@@ -174,22 +165,24 @@ class CampaignStore:
             )
             return {each["host_id"]: to_campaign(each, await members_of(connection, each)) for each in found}
 
-    async def pause(self, campaign_id: str, actor: Actor) -> StoredCampaign:
+    async def pause(self, campaign_id: str, kind: CampaignKind, actor: Actor) -> None:
         """Begin with no more VMs until it is resumed; those in hand go on, those that are held stay held."""
-        return await self._set_state(campaign_id, "running", "paused", actor)
+        await self._set_state(campaign_id, kind, "running", "paused", actor)
 
-    async def resume(self, campaign_id: str, actor: Actor) -> StoredCampaign:
+    async def resume(self, campaign_id: str, kind: CampaignKind, actor: Actor) -> None:
         """Go on with a campaign that was paused, or paused itself; what has failed by now is put up with."""
-        return await self._set_state(campaign_id, "paused", "running", actor)
+        await self._set_state(campaign_id, kind, "paused", "running", actor)
 
     async def _set_state(
-        self, campaign_id: str, before: CampaignState, after: CampaignState, actor: Actor
-    ) -> StoredCampaign:
+        self, campaign_id: str, kind: CampaignKind, before: CampaignState, after: CampaignState, actor: Actor
+    ) -> None:
+        name = "drain" if kind == "drain" else "rolling restart"
         async with transaction(self._pool) as connection:
             campaign = await lock_campaign(connection, campaign_id)
             if campaign is None:
                 raise NotFound(f"there is no campaign {campaign_id}")
-            name = "drain" if campaign["kind"] == "drain" else "rolling restart"
+            if campaign["kind"] != kind:
+                raise NotFound(f"there is no {name} {campaign_id}")
             if campaign["state"] not in (before, after):
                 done = "resumed" if before == "paused" else "paused"
                 raise Conflict(f"the {name} is {campaign['state']}: there is nothing to be {done}")
@@ -204,7 +197,6 @@ class CampaignStore:
                     failed,
                 )
                 await audit_campaign(connection, actor, campaign, "pause" if after == "paused" else "resume")
-        return await self.get(campaign_id)
 
 
 WAKE = "wake = wake + 1, due_at = now()"
@@ -257,14 +249,3 @@ def to_campaign(campaign: asyncpg.Record, members: list[asyncpg.Record]) -> Stor
     plain: dict[str, Any] = {name: campaign[name] for name in names}
     failures = [Member(m["vm_id"], m["name"], m["why"]) for m in members if m["state"] == "failed"]
     return StoredCampaign(**plain, **count(members), failures=tuple(failures[:TOLD_VMS]))
-
-
-async def woken(connection: Connection, vm_ids: tuple[str, ...]) -> tuple[WokenVm, ...]:
-    """Say which pass each of these VMs calls for."""
-    records = await connection.fetch(
-        "select id, deleted, first_ready_at from vms where id = any($1) order by id", list(vm_ids)
-    )
-    return tuple(
-        WokenVm(record["id"], pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None))
-        for record in records
-    )

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from model.certificate import RENEW_BEFORE, HostCertificate
-from model.decide import pass_type
 from model.errors import Conflict, NotFound
 from model.passes import PassType
 from store.audit import Actor, write_audit
-from store.change import WAKE
+from store.change import WAKE, pass_type_of
 from store.database import reading, transaction
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class CertificateStore:
                 subject=f"vm/{vm.vm_id}",
                 after={"serial": signed.serial, "valid_until": signed.valid_until.isoformat()},
             )
-        kind = pass_type(deleted=row["deleted"], created=row["first_ready_at"] is not None)
+        kind = pass_type_of(row)
         return Woken(vm.vm_id, kind, vm.host_id)
 
     async def list_revoked(self) -> tuple[Revoked, ...]:

@@ -20,6 +20,8 @@ from store.operation import OperationKind, open_operation
 from store.vm import missing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from store.database import Connection
 
 # A reason to look (design: Wake). It belongs to no part of the row.
@@ -148,7 +150,24 @@ def unchanged(record: asyncpg.Record) -> Accepted:
 
 
 def pass_type_of(record: asyncpg.Record) -> PassType:
+    """Say which pass a VM's row calls for."""
     return pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None)
+
+
+@dataclass(frozen=True)
+class WokenVm:
+    """A VM to look at now, and the pass that its row calls for."""
+
+    vm_id: str
+    pass_type: PassType
+
+
+async def find_woken(connection: Connection, vm_ids: Iterable[str]) -> tuple[WokenVm, ...]:
+    """Say which pass each of these VMs calls for."""
+    records = await connection.fetch(
+        "select id, deleted, first_ready_at from vms where id = any($1) order by id", list(vm_ids)
+    )
+    return tuple(WokenVm(record["id"], pass_type_of(record)) for record in records)
 
 
 async def accept(

@@ -11,9 +11,11 @@ from model.campaign import DrainPolicy
 from model.errors import Conflict, NotFound
 from model.ids import new_id
 from store.audit import Actor, write_audit
-from store.campaign import WAKE, WokenVm, woken
+from store.campaign import WAKE
+from store.change import WokenVm, find_woken
 from store.database import reading, transaction
 from store.hold import release_vms
+from store.host import HOST_ID
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -84,7 +86,7 @@ class DrainStore:
             await connection.execute(
                 f"update campaigns set state = 'cancelled', ended_at = now(), {WAKE} where id = $1", drain["id"]
             )
-            released = await woken(connection, await release_vms(connection, drain["id"]))
+            released = await find_woken(connection, await release_vms(connection, drain["id"]))
             after = await connection.fetchval(
                 """update hosts set status = case
                     when $2 in ('joining', 'ready') then case when instance_id is null then 'joining' else 'ready' end
@@ -106,9 +108,7 @@ class DrainStore:
 
 async def _lock_host(connection: Connection, host: str) -> asyncpg.Record:
     record = await connection.fetchrow(
-        """select id, name, status from hosts where id = (
-            select id from hosts where id = $1 or name = $1 order by id = $1 desc limit 1) for no key update""",
-        host,
+        f"select id, name, status from hosts where id = {HOST_ID} for no key update", host
     )
     if record is None:
         raise NotFound(f"there is no host {host}")

@@ -14,6 +14,7 @@ from model.errors import Conflict, NotFound, Unauthenticated
 from model.ids import new_id
 from store.audit import Actor, write_audit
 from store.database import transaction
+from store.host import HOST_ID
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -138,11 +139,7 @@ class Enrolments:
 
 
 async def _lock_host(connection: Connection, host: str) -> asyncpg.Record:
-    found = await connection.fetchrow(
-        """select * from hosts where id = $1 or name = $1
-        order by id = $1 desc, status = 'forgotten', forgotten_at desc limit 1 for update""",
-        host,
-    )
+    found = await connection.fetchrow(f"select * from hosts where id = {HOST_ID} for update", host)
     if found is None:
         raise NotFound(f"there is no host {host}")
     return found

@@ -13,6 +13,7 @@ from model.ids import new_id
 from model.waiting import Waiting
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
+from store.host import HOST_ID
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -104,10 +105,7 @@ async def _lock(connection: Connection, host: str | None) -> str | None:
     await connection.execute("select 1 from fleet for no key update")
     if host is None:
         return None
-    record = await connection.fetchrow(
-        "select id from hosts where (id = $1 or name = $1) and status <> 'forgotten' order by id = $1 desc limit 1",
-        host,
-    )
+    record = await connection.fetchrow(f"select id from hosts where id = {HOST_ID} and status <> 'forgotten'", host)
     if record is None:
         raise NotFound(f"there is no host {host}")
     await connection.execute("select 1 from hosts where id = $1 for no key update", record["id"])

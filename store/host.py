@@ -92,6 +92,11 @@ class KnownHost:
     forgotten: bool = False
 
 
+HOST_ID = """(select id from hosts where id = $1 or name = $1
+    order by id = $1 desc, status = 'forgotten', forgotten_at desc limit 1)"""
+"""The id of the host that $1 is, or is called; one that was given up may share its name."""
+
+
 class HostStore:
     """The hosts."""
 
@@ -134,12 +139,7 @@ class HostStore:
     async def get(self, host: str) -> StoredHost:
         """Return a host by its id or its name, which one that was given up may share; raise NotFound."""
         async with reading(self._pool) as connection:
-            record = await connection.fetchrow(
-                _SELECT
-                + """ where h.id = $1 or h.name = $1
-                order by h.id = $1 desc, h.status = 'forgotten', h.forgotten_at desc limit 1""",
-                host,
-            )
+            record = await connection.fetchrow(f"{_SELECT} where h.id = {HOST_ID}", host)
         if record is None:
             raise NotFound(f"there is no host {host}")
         return _to_host(record)

@@ -9,12 +9,13 @@ import asyncpg
 from model.errors import Conflict, NotFound
 from store.audit import Actor, write_audit
 from store.database import transaction
+from store.host import HOST_ID
 
 if TYPE_CHECKING:
     from store.database import Pool
 
 # `emptied_at`: when the last of it went that rows told of; a whole report that is later proves that nothing is left.
-_LOOK = """
+_LOOK = f"""
 select h.id, h.name, h.status, h.report, h.last_whole_at, h.last_report_at, host_is_silent(h) as silent,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
     (select count(*) from vms v where v.host_id = h.id and v.deleted) as leaving,
@@ -26,7 +27,7 @@ select h.id, h.name, h.status, h.report, h.last_whole_at, h.last_report_at, host
         (select c.ended_at from campaigns c where c.host_id = h.id and c.kind = 'drain' and c.state = 'done')
     ) as emptied_at
 from hosts h
-where h.id = (select id from hosts where id = $1 or name = $1 order by id = $1 desc limit 1) for update of h"""
+where h.id = {HOST_ID} for update of h"""
 
 
 async def remove_host(pool: Pool, host: str, actor: Actor) -> tuple[str, str]:

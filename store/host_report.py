@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from model.decide import pass_type
 from model.errors import Conflict, NotFound
 from model.generations import VmChange
-from model.passes import PassType
 from model.report import HostReport, ReportAnswer, VmReport
 from model.vm import PowerState
 from model.waiting import Waiting
 from store.audit import Actor
-from store.change import DISOWN, WAKE
+from store.change import DISOWN, WAKE, WokenVm, find_woken
 from store.database import transaction
 from store.fleet import read_fleet
 from store.observed import Seen, store_observed
@@ -32,19 +30,11 @@ _SPREAD = "interval '30 seconds'"
 
 
 @dataclass(frozen=True)
-class Poke:
-    """A VM to look at now, and the pass that its row calls for."""
-
-    vm_id: str
-    pass_type: PassType
-
-
-@dataclass(frozen=True)
 class ReportTaken:
     """The answer for the host, and whom to poke."""
 
     answer: ReportAnswer
-    pokes: tuple[Poke, ...]
+    pokes: tuple[WokenVm, ...]
 
 
 async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTaken:
@@ -92,7 +82,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
             await _wake_unsettled(connection, host_id, everything=arrival.new_state)
         fits = await wake_refused(connection, host_id)
         unlisted = fleet.behind and await keep_told(connection, host_id, report)
-        pokes = await _pokes(connection, sorted(woken | stopped | ({fits} if fits else set())))
+        pokes = await find_woken(connection, sorted(woken | stopped | ({fits} if fits else set())))
         removed = await release_volumes(connection, host_id, report, fleet)
         answer = await _answer(
             connection,
@@ -280,16 +270,6 @@ async def _wake_unsettled(connection: Connection, host_id: str, *, everything: b
                 and (observed_generation <> generation or phase not in ('ready', 'sleeping'))))""",
         host_id,
         everything,
-    )
-
-
-async def _pokes(connection: Connection, vm_ids: list[str]) -> tuple[Poke, ...]:
-    records = await connection.fetch(
-        "select id, deleted, first_ready_at from vms where id = any($1) order by id", vm_ids
-    )
-    return tuple(
-        Poke(record["id"], pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None))
-        for record in records
     )
 
 

@@ -8,9 +8,10 @@ from model.errors import Conflict, HostlerError, NotFound
 from model.ids import new_id
 from model.vm import Phase
 from store.audit import Actor, write_audit
-from store.campaign import WAKE, StoredCampaign, WokenVm, audit_campaign, lock_campaign, members_of, to_campaign, woken
-from store.change import lock_vm, refuse_unless_changeable
+from store.campaign import WAKE, StoredCampaign, audit_campaign, lock_campaign, members_of, to_campaign
+from store.change import WokenVm, find_woken, lock_vm, refuse_unless_changeable
 from store.database import transaction
+from store.host import HOST_ID
 from store.vm_change import restart_locked
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RollStore:
                 )
                 if operation_id is not None:
                     asked.append(vm_id)
-            return await woken(connection, tuple(asked))
+            return await find_woken(connection, tuple(asked))
 
     async def cancel(self, campaign_id: str, actor: Actor) -> None:
         """Begin no more restarts; those that were asked for are done. Raise Conflict for one that is over."""
@@ -106,9 +107,7 @@ class RollStore:
 
 
 async def _find_host(connection: Connection, host: str) -> str:
-    host_id = await connection.fetchval(
-        "select id from hosts where id = $1 or name = $1 order by id = $1 desc limit 1", host
-    )
+    host_id = await connection.fetchval(f"select {HOST_ID}", host)
     if host_id is None:
         raise NotFound(f"there is no host {host}")
     return str(host_id)

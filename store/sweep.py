@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from model.campaign import CampaignKind
-from model.decide import pass_type
 from model.passes import PassType
+from store.change import pass_type_of
 from store.database import ACQUIRE_TIMEOUT_SECONDS, reading, translated
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def due_vms(pool: Pool, limit: int, after: DueVm | None = None) -> tuple[D
     return tuple(
         DueVm(
             vm_id=record["id"],
-            pass_type=pass_type(deleted=record["deleted"], created=record["first_ready_at"] is not None),
+            pass_type=pass_type_of(record),
             due_at=record["due_at"],
             run_id=record["run_id"],
             stuck=record["stuck"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -69,29 +70,40 @@ class VmChanges:
         self, project: str | None, vm_id: str, volume: str, actor: Actor, *, generation: int | None = None
     ) -> Accepted:
         """Attach a volume, by its id or its name in the VM's project; one that the VM has already moves nothing."""
-        async with transaction(self._pool) as connection:
-            await lock_host_of(connection, vm_id)
-            record = await lock_vm(connection, project, vm_id, generation)
-            refuse_unless_changeable(record)
-            volume_id = await find_volume_id(connection, record["project"], volume)
-            has = wish_of(record).spec.volumes
-            volumes = has if volume_id in has else (*has, volume_id)
-            return await change_locked(connection, record, VmChange(volumes=volumes), actor, see_hosts=project is None)
+
+        def attached(has: tuple[str, ...], volume_id: str) -> tuple[str, ...]:
+            return has if volume_id in has else (*has, volume_id)
+
+        return await self._change_volumes(project, vm_id, volume, actor, attached, generation)
 
     async def detach(
         self, project: str | None, vm_id: str, volume: str, actor: Actor, *, generation: int | None = None
     ) -> Accepted:
         """Detach a volume; raise NotFound for one that the VM has not."""
+
+        def detached(has: tuple[str, ...], volume_id: str) -> tuple[str, ...]:
+            if volume_id not in has:
+                raise NotFound(f"the volume {volume} is not attached to the VM {vm_id}")
+            return tuple(each for each in has if each != volume_id)
+
+        return await self._change_volumes(project, vm_id, volume, actor, detached, generation)
+
+    async def _change_volumes(
+        self,
+        project: str | None,
+        vm_id: str,
+        volume: str,
+        actor: Actor,
+        wanted: Callable[[tuple[str, ...], str], tuple[str, ...]],
+        generation: int | None,
+    ) -> Accepted:
         async with transaction(self._pool) as connection:
             await lock_host_of(connection, vm_id)
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_unless_changeable(record)
             volume_id = await find_volume_id(connection, record["project"], volume)
-            has = wish_of(record).spec.volumes
-            if volume_id not in has:
-                raise NotFound(f"the volume {volume} is not attached to the VM {vm_id}")
-            left = tuple(each for each in has if each != volume_id)
-            return await change_locked(connection, record, VmChange(volumes=left), actor, see_hosts=project is None)
+            volumes = wanted(wish_of(record).spec.volumes, volume_id)
+            return await change_locked(connection, record, VmChange(volumes=volumes), actor, see_hosts=project is None)
 
     async def restart(
         self, project: str | None, vm_id: str, actor: Actor, *, generation: int | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from model.errors import Conflict, Gone, NotFound
+from model.errors import Conflict, Gone
 from model.ids import new_id
 from model.passes import PassType
 from model.volume import volume_serial
@@ -17,7 +17,7 @@ from store.change import accept, lock_vm, refuse_unless_changeable
 from store.database import reading, transaction
 from store.placement import lock_host_of
 from store.vm_change import update_locked
-from store.volume_attach import check_room
+from store.volume_attach import check_room, missing_volume
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
@@ -237,7 +237,7 @@ async def read_volume(connection: Connection, project: str | None, volume: str) 
         volume,
     )
     if record is None:
-        raise NotFound(f"there is no volume {volume}; `hostler volume ls` lists those that are there")
+        raise missing_volume(volume)
     return _to_volume(record)
 
 

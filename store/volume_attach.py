@@ -28,6 +28,11 @@ from volumes o left join hosts h on h.id = o.host_id left join vms v on v.id = o
 where o.id = any($1) and o.project = $2 order by o.id"""
 
 
+def missing_volume(volume: str) -> NotFound:
+    """Say that there is no such volume."""
+    return NotFound(f"there is no volume {volume}; `hostler volume ls` lists those that are there")
+
+
 async def find_volume_id(connection: Connection, project: str, volume: str) -> str:
     """Return the id of a project's volume by its id or its name; raise NotFound."""
     found: str | None = await connection.fetchval(
@@ -36,7 +41,7 @@ async def find_volume_id(connection: Connection, project: str, volume: str) -> s
         volume,
     )
     if found is None:
-        raise NotFound(f"there is no volume {volume}; `hostler volume ls` lists those that are there")
+        raise missing_volume(volume)
     return found
 
 
@@ -119,7 +124,7 @@ async def _read(
     found = await connection.fetch(_READ, list(ids), project)
     for volume_id in ids:
         if volume_id not in {each["id"] for each in found}:
-            raise NotFound(f"there is no volume {volume_id}; `hostler volume ls` lists those that are there")
+            raise missing_volume(volume_id)
     for each in found:
         if each["deleted"]:
             raise Conflict(f"the volume {each['name']} was deleted; undelete it first")

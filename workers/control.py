@@ -17,7 +17,8 @@ from runtime.deployment import current_build, find_build_id, is_older, make_curr
 from runtime.keys import MasterKeys
 from runtime.settings import Settings
 from runtime.temporal import control_worker_options, poke, register_search_attributes
-from store.campaign import CampaignStore, WokenVm
+from store.campaign import CampaignStore
+from store.change import WokenVm
 from store.database import Pool
 from store.fleet import get_fleet
 from store.migrate import check_schema

@@ -279,7 +279,7 @@ async def drain_failing(fleet: Fleet) -> list[tuple[str, str]]:
 async def drain_paused(fleet: Fleet) -> list[tuple[str, str]]:
     await created(fleet)
     drain_id = await begin_drain(fleet)
-    await CampaignStore(fleet.pool).pause(drain_id, ACTOR)
+    await CampaignStore(fleet.pool).pause(drain_id, "drain", ACTOR)
     await hurry(fleet, drain_id)
     return [await _drain_run(fleet, drain_id)]
 
@@ -339,7 +339,7 @@ async def roll_paused(fleet: Fleet) -> list[tuple[str, str]]:
     await hurry(fleet, roll_id, "roll")
     await until_campaign(fleet, roll_id, lambda c: c.state == "paused")
     first = await _roll_run(fleet, roll_id)
-    await store.resume(roll_id, ACTOR)
+    await store.resume(roll_id, "roll", ACTOR)
     await hurry(fleet, roll_id, "roll")
     await until_campaign(fleet, roll_id, lambda c: c.todo == 1)
     await RollStore(fleet.pool).cancel(roll_id, ACTOR)

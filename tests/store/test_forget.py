@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +12,12 @@ from model.errors import Conflict, Gone, Invalid
 from model.passes import ClaimRequest, PassRef
 from store.audit import Actor, list_audit
 from store.database import Pool
+from store.drain import DrainStore
 from store.enrolment import Enrolments
 from store.forget import forget_host, list_forgotten
+from store.freeze import FreezeStore
 from store.host import HostStore
+from store.host_removal import remove_host
 from store.host_report import store_report
 from store.passes import PassStore
 from store.placement import Placing
@@ -150,3 +153,16 @@ async def test_its_return_changes_nothing_of_any_vm(pool: Pool, dead: str) -> No
 
 def before_instance(host_id: str) -> Any:
     return f"instance-{host_id[-12:]}"
+
+
+async def test_a_name_that_is_used_again_means_the_host_that_lives(pool: Pool) -> None:
+    """L-R10: whatever an operator asks of a host by its name; who was given up is found by its id alone."""
+    for number in range(8):
+        await add_host(pool, name="h1", id=f"dead-{number}", status="forgotten", forgotten_at=datetime.now(UTC))
+    living = await add_host(pool, name="h1")
+    assert (await HostStore(pool).get("h1")).id == living
+    assert (await HostStore(pool).get("dead-3")).id == "dead-3"
+    assert (await DrainStore(pool).begin("h1", "stop", ACTOR)).host_id == living
+    with pytest.raises(Conflict, match="it is draining"):
+        await remove_host(pool, "h1", ACTOR)
+    assert (await FreezeStore(pool).freeze("h1", ACTOR, creates=False)).host_id == living

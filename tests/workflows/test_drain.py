@@ -100,13 +100,13 @@ async def test_a_paused_drain_takes_no_more_and_goes_on_when_resumed(fleet: Flee
     """H-D1: the host stays closed meanwhile."""
     vms = [await created(fleet) for _ in range(2)]
     store, drain_id = CampaignStore(fleet.pool), await begin_drain(fleet)
-    await store.pause(drain_id, ACTOR)
+    await store.pause(drain_id, "drain", ACTOR)
     await hurry(fleet, drain_id)
     await fleet.client.get_workflow_handle(drain_workflow_id(fleet, drain_id)).result()
     paused = await store.get(drain_id)
     assert (paused.state, paused.todo, paused.paused_by, await status(fleet)) == ("paused", 2, "tester", "draining")
     assert all(runs(fleet, vm_id) for vm_id in vms)
-    await store.resume(drain_id, ACTOR)
+    await store.resume(drain_id, "drain", ACTOR)
     await hurry(fleet, drain_id)
     await until_campaign(fleet, drain_id, lambda c: c.state == "done")
     assert not any(runs(fleet, vm_id) for vm_id in vms)

@@ -63,7 +63,7 @@ async def test_it_pauses_on_a_failure_and_goes_on_when_resumed(fleet: Fleet) -> 
     paused = await until_campaign(fleet, roll_id, lambda c: c.state == "paused")
     assert (paused.failed, paused.todo, paused.paused_by) == (1, 2, "itself, for what failed")
     assert [(each.vm_id, "no memory" in str(each.why)) for each in paused.failures] == [(first, True)]
-    await CampaignStore(fleet.pool).resume(roll_id, ACTOR)
+    await CampaignStore(fleet.pool).resume(roll_id, "roll", ACTOR)
     await hurry(fleet, roll_id, "roll")
     found = await until_campaign(fleet, roll_id, lambda c: c.state == "done")
     assert (found.done, found.failed) == (2, 1)
