@@ -88,7 +88,9 @@ def power(vm: Document) -> str | None:
 def detail(vm: Document) -> object:
     """Say what is worth knowing now: the end of a quarantine, the work that goes on, or the last error."""
     if vm.get("quarantine"):
-        return f"destroyed {moment(_of(vm, 'quarantine', 'destroy_at'))}"
+        ends = f"destroyed {moment(_of(vm, 'quarantine', 'destroy_at'))}"
+        # Where nobody can tell whether it is stopped, the end waits for whoever can.
+        return f"{vm['status_detail']}; {ends}" if vm.get("status_detail") and not vm.get("power_state") else ends
     if vm.get("phase") == "unknown":
         known = inner(vm, "last_known")
         return f"its host is silent; was {known.get('phase')} {moment(known.get('seen_at'))}"

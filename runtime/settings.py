@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     domain: str = Field(default="hostler.internal", pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)*$", max_length=128)
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    host_silent_after_seconds: int = 90
+    host_silent_after_seconds: int = Field(default=90, ge=1)
     placement: Strategy = "balanced"
     memory_overcommit: float = Field(default=1.0, gt=0)
 
@@ -96,7 +96,8 @@ class HostSettings(BaseSettings):
     `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
     `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
     others, and needs neither a hypervisor nor root (X-4). `max_vcpus`, `max_memory_mib`, `max_disk_gib`: how much its
-    VMs may take in all; 0 means no cap (H-S8).
+    VMs may take in all; 0 means no cap (H-S8). `alone_after_seconds`: out of reach of its control plane for so long,
+    the host boots again what ran; 0: never (H-E6).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
@@ -117,6 +118,7 @@ class HostSettings(BaseSettings):
     machine_id_path: Path = Path("/etc/machine-id")
     allow_emulated_guests: bool = False
     simulated_guests: SimulatedGuests = "none"
+    alone_after_seconds: float = Field(default=120.0, ge=0)
     max_vcpus: int = Field(default=0, ge=0)
     max_memory_mib: int = Field(default=0, ge=0)
     max_disk_gib: int = Field(default=0, ge=0)

@@ -93,6 +93,12 @@ async def note_hearing(pool: Pool) -> None:
         await check_identity(connection)
 
 
+async def set_silence(pool: Pool, after: timedelta) -> None:
+    """Set after how long without a report a host is silent (H-S10)."""
+    async with reading(pool) as connection:
+        await connection.execute("update fleet set host_silent_after = $1 where host_silent_after <> $1", after)
+
+
 async def set_floor(pool: Pool, min_worker_version: str | None) -> None:
     """Set the least release of a host worker (H-S5)."""
     async with reading(pool) as connection:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # First contact after an outage wakes over this time, not all in one moment (H-S12).
 _SPREAD = "interval '30 seconds'"
+_MANY = 50
+"""As many as the sweep wakes in a second are woken at once."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         await store_volumes(connection, host_id, report)
         await _store_foreign(connection, host, report, before)
         if host["silent"] or host["unheard"] or arrival.new_state:
-            await _wake_unsettled(connection, host_id, everything=arrival.new_state)
+            woken |= await _wake_unsettled(connection, host_id, everything=arrival.new_state)
         fits = await wake_refused(connection, host_id)
         unlisted = fleet.behind and await keep_told(connection, host_id, report)
         pokes = await find_woken(connection, sorted(woken | stopped | ({fits} if fits else set())))
@@ -261,16 +263,23 @@ async def _find_outdated(connection: Connection, host_id: str) -> set[str]:
     return {record["id"] for record in found}
 
 
-async def _wake_unsettled(connection: Connection, host_id: str, *, everything: bool) -> None:
-    """A host is back: look at all that waited for it, spread over half a minute; whom it refused, when it has room."""
-    await connection.execute(
-        f"""update vms set wake = wake + 1, due_at = least(due_at, now() + random() * {_SPREAD})
-        where host_id = $1 and ($2 or due_at is not null or waiting_for = '{Waiting.BEHIND}'
-            or (waiting_for is distinct from '{Waiting.REFUSED}'
-                and (observed_generation <> generation or phase not in ('ready', 'sleeping'))))""",
+async def _wake_unsettled(connection: Connection, host_id: str, *, everything: bool) -> set[str]:
+    """A host is back: look at all that waited for it; whom it refused, when it has room.
+
+    Return whom to poke at once: all, where they are few. Many are spread over half a minute, and left to the sweep.
+    """
+    woken = await connection.fetch(
+        f"""with waiting as (select id, count(*) over () > {_MANY} as many from vms
+            where host_id = $1 and ($2 or due_at is not null or waiting_for = '{Waiting.BEHIND}'
+                or (waiting_for is distinct from '{Waiting.REFUSED}'
+                    and (observed_generation <> generation or phase not in ('ready', 'sleeping')))))
+        update vms set wake = wake + 1, due_at = case when many then least(due_at, now() + random() * {_SPREAD})
+            else now() end
+        from waiting where vms.id = waiting.id returning vms.id, many""",
         host_id,
         everything,
     )
+    return {record["id"] for record in woken if not record["many"]}
 
 
 async def _answer(connection: Connection, acknowledged: int, *, want_whole: bool) -> ReportAnswer:

@@ -33,8 +33,12 @@ SHOWN_PHASE = """case
     when v.phase in ('quarantined', 'destroying')
         then case when v.first_ready_at is null then 'creating' else 'ready' end
     else v.phase end"""
+# Work for a silent host waits for it, whatever a pass said before (case L5).
+_AWAY = """case when v.due_at is not null and v.waiting_for is distinct from 'grace' and h.last_report_at is not null
+    and host_is_silent(h) then 'waiting for its host, silent since '
+    || to_char(h.last_report_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') end"""
 # No run has taken the row since it was made, deleted, brought back or tried again (case C5).
-SHOWN_DETAIL = """coalesce(v.status_detail,
+SHOWN_DETAIL = f"""coalesce({_AWAY}, v.status_detail,
     case when v.run_id is null and v.due_at is not null then 'accepted, not started' end)"""
 SHOWN_POWER = "case when host_is_silent(h) or v.unreadable is not null then null else v.observed_power_state end"
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from runtime.keys import MasterKeys
 from runtime.settings import Settings
 from runtime.ssh_ca import SshCa
 from runtime.temporal import register_search_attributes
-from store.fleet import ensure_fleet, note_hearing
+from store.fleet import ensure_fleet, note_hearing, set_silence
 from store.migrate import migrate
 from workers import process
 
@@ -34,6 +35,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     await process.await_server("Postgres", stopping, partial(migrate, url))
     pool = await process.open_store(settings, application="hostler api")
     fleet = await ensure_fleet(pool)
+    await set_silence(pool, timedelta(seconds=settings.host_silent_after_seconds))
     parts = Parts(
         pool=pool,
         keys=keys,

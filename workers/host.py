@@ -134,7 +134,7 @@ async def run(
             frame=reports.frame,
             on_answer=reports.take,
         )
-        background = [reporter.run(), host.watch.run(), run_errands(api, host.parts.paths)]
+        background = [reporter.run(), host.watch.run(), host.alone.run(), run_errands(api, host.parts.paths)]
         await _until_stopped(keep_working(settings, host, credentials, stopping), background)
         await host.parts.images.close()
 

@@ -78,7 +78,7 @@ class Reporter:
                     async with asyncio.timeout(self._interval_seconds):
                         await self._seen.changed.wait()
             else:
-                await asyncio.sleep(self._interval_seconds * random.uniform(0.4, 0.8))  # noqa: S311 - spreading
+                await asyncio.sleep(self._interval_seconds * random.uniform(0.1, 0.3))  # noqa: S311 - spreading
 
     async def send(self) -> bool:
         """Send what moved since the last acknowledged report, or everything; say whether it was taken."""
@@ -171,6 +171,7 @@ class Reports:
         Volumes that are to go are removed (H-V3), but not by a worker below the fleet's floor (H-S5), nor by one that
         knows a higher epoch.
         """
+        self._host.alone.heard(answer.min_worker_version)
         if answer.host_name is not None:
             self._host.parts.ledger.host = answer.host_name
         identity = self._host.parts.identity

@@ -88,7 +88,6 @@ def stop_step(stop_timeout_seconds: int) -> ActivityConfig:
 
 ATTEMPT_PAUSES = tuple(timedelta(seconds=s) for s in (5, 30, 120, 600))
 FIRST_PAUSE = timedelta(seconds=2)
-FIRST_PAUSE_AFTER_SETBACK = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=5)
 CAMPAIGN_LOOK_FIRST = timedelta(seconds=1)
 CAMPAIGN_LOOK_LONGEST = timedelta(seconds=10)
@@ -97,13 +96,6 @@ CAMPAIGN_LOOK_LONGEST = timedelta(seconds=10)
 def pause_after_attempt(attempts: int) -> timedelta:
     """Return the pause after the given number of create attempts, before jitter (L-C4)."""
     return ATTEMPT_PAUSES[min(max(attempts, 1), len(ATTEMPT_PAUSES)) - 1]
-
-
-def pause_after_setback(setbacks: int) -> timedelta:
-    """Return the pause before a guest is brought up after its n-th setback, before jitter: none at first (L-V4)."""
-    if setbacks <= 1:
-        return timedelta(0)
-    return min(FIRST_PAUSE_AFTER_SETBACK * 2 ** min(setbacks - 2, 10), LONGEST_PAUSE)
 
 
 def pause_after_failure(failures: int) -> timedelta:

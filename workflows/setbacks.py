@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.decide.setback import FAILING, count_setbacks, is_stalled, steady_at
+from model.decide.setback import FAILING, count_setbacks, is_stalled, pause_after_setback, steady_at
 from model.passes import Count, Outcome, PassRef
 from model.record import Observed, View
 from model.row import Row
 from model.vm import Phase, PowerState
 from model.waiting import Waiting
-from workflows import policies
 
 _CAUSES = {
     "no-space": "there is no room left for its disk on the host",
@@ -24,7 +23,7 @@ def counted(row: Row, view: View, ref: PassRef, step_number: int, *, jitter: flo
     """Count one setback, and say when the guest is brought up again; of what is from before a start only take note."""
     seen, before = view.observed, row.status.setbacks
     setbacks = count_setbacks(row, seen)
-    pause = policies.pause_after_setback(setbacks) * jitter
+    pause = pause_after_setback(setbacks) * jitter
     count = Count(
         before=before, setbacks=setbacks, setback=seen.setback, up_again_at=row.now + pause if pause else None
     )

@@ -98,6 +98,8 @@ class Parts:
     fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]
     allow_emulated_guests: bool = True
     caps: Caps = field(default_factory=Caps)
+    alone_after_seconds: float | None = None
+    """When a host that hears nothing of its control plane boots again what ran (H-E6); None: never."""
     availability: tuple[Availability, ...] = ()
     allocating: asyncio.Lock = field(default_factory=asyncio.Lock)
     started: Callable[[str], None] = lambda _: None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Concatenate, ParamSpec
 
 from drivers.durable import make_folder
+from drivers.host.alone import Alone
 from drivers.host.certify import CertifySteps
 from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
@@ -51,6 +52,7 @@ class HostSteps:
         self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
         self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
         self.quarantine, self.release = power.quarantine, power.release
+        self.alone = Alone(parts, power.boot, self.watch.look_soon, after_seconds=parts.alone_after_seconds)
         self.given_up = GivenUp(parts, lambda order: self.run(order, power.quarantine))
         self.destroy_process, self.destroy_network = destroy.destroy_process, destroy.destroy_network
         self.destroy_storage, self.destroy_records = destroy.destroy_storage, destroy.destroy_records

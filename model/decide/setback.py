@@ -18,8 +18,16 @@ FAILING = 5
 """From so many setbacks on the VM counts as failed, although it is brought up again."""
 STEADY = timedelta(minutes=10)
 """A guest that has run for so long begins anew."""
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)
 REPORT_LOOK = timedelta(seconds=15)
 CAUSE_LOOK = timedelta(minutes=5)
+
+
+def pause_after_setback(setbacks: int) -> timedelta:
+    """Return the pause before a guest is brought up after its n-th setback, before jitter: none at first (L-V4)."""
+    if setbacks <= 1:
+        return timedelta(0)
+    return min(FIRST_PAUSE * 2 ** min(setbacks - 2, 10), LONGEST_PAUSE)
 
 
 def next_of_ended(row: Row, record: Record, seen: Observed) -> Step | None:

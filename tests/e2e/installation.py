@@ -28,18 +28,19 @@ Row = dict[str, Any]
 class Installation:
     """A state directory, names of its own on this machine, and what is asked of it."""
 
-    def __init__(self, home: Path | None = None, *arguments: str) -> None:
+    def __init__(self, home: Path | None = None, *arguments: str, hosts: int = 1) -> None:
         self.run_id = uuid.uuid4().hex[:5]
         self.name = f"e{self.run_id}"
         self.home = home or Path(f"/tmp/hostler-{self.name}")  # short: sockets live below it
         self.boot_id_path = self.home / "boot_id"
-        self.arguments = arguments
+        self.arguments = arguments if hosts == 1 else (*arguments, "--hosts", str(hosts))
+        self.host_count = hosts
 
     def up(self, *arguments: str, timeout: float = 180) -> str:
         """Run `hostler up` with this installation's names; return what it printed."""
         self.home.mkdir(mode=0o755, exist_ok=True)
         if not self.boot_id_path.exists():
-            self.set_boot_id()
+            self.set_boot_id(self.host_count)
         own = ("--name", self.name, "--port", "0", "--boot-id-path", str(self.boot_id_path))
         return self.hostler("up", *own, *self.arguments, *arguments, timeout=timeout).stdout
 
@@ -188,22 +189,27 @@ class Installation:
             assert time.monotonic() < deadline, answer
             time.sleep(0.1)
 
-    def kill_network_servers(self) -> None:
-        """Kill the installation's DHCP server, as a reboot does."""
-        folder = str(self.home / "host" / "dnsmasq").encode()
+    def kill_network_servers(self, host: Path | None = None) -> None:
+        """Kill a host's DHCP server, as a reboot does. host: its state directory, else the first one's."""
+        folder = str((host or self.home / "host") / "dnsmasq").encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and folder in (entry / "cmdline").read_bytes():
                     os.kill(int(entry.name), signal.SIGKILL)
 
-    def set_boot_id(self) -> None:
-        """As a reboot of the host does; guests must be gone, too (`kill_guests`)."""
-        self.boot_id_path.write_text(f"{uuid.uuid4()}\n")
+    def set_boot_id(self, hosts: int = 1) -> None:
+        """As a reboot of the host does; guests must be gone, too (`kill_guests`). hosts: how many there are to be."""
+        further = (self.boot_id_path.with_name(f"{self.boot_id_path.name}-h{number + 1}") for number in range(hosts))
+        for path in (self.boot_id_path, *(further if hosts > 1 else ())):
+            path.write_text(f"{uuid.uuid4()}\n")
 
     def guests(self) -> dict[str, tuple[int, int]]:
         """Return (pid, start time) of the hypervisor process of each VM id, by the uid range and the arguments."""
         first = int(self.settings["uid_base"])
-        users = range(first, first + int(self.settings["uid_count"]))
+        return self.guests_of(range(first, first + int(self.settings["uid_count"])))
+
+    def guests_of(self, users: range) -> dict[str, tuple[int, int]]:
+        """Return the same of one host's users."""
         found: dict[str, tuple[int, int]] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
