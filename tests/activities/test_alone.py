@@ -52,6 +52,10 @@ async def make(world: HostWorld, *vm_ids: str, **changed: object) -> None:
         await world.run_pass(make_row(vm_id))
 
 
+async def nothing() -> None:
+    """Renew no credential."""
+
+
 async def quarantine(world: HostWorld, vm_id: str) -> None:
     world.pass_number += 1
     await world.vm.find_vm(world.order(vm_id, row := make_row(vm_id, **KEPT), 1))
@@ -101,12 +105,11 @@ async def test_what_ran_is_booted_again_and_nothing_else_is_done(world: HostWorl
 async def test_a_host_that_is_answered_boots_nothing_by_itself(world: HostWorld) -> None:
     """H-E6: whoever reaches the control plane leaves it to that; a release below its floor does nothing, ever."""
     await make(world, "ran")
-    reports = Reports(world.host, ())
     answer = ReportAnswer(acknowledged=1, want_whole=False, epoch=1, min_worker_version=None)
     for after, floor in ((60.0, None), (0.0, "99.0.0")):
         world.alone_after_seconds = after
         await reboot(world)
-        reports = Reports(world.host, ())
+        reports = Reports(world.host, (), renew=nothing)
         await reports.take(answer.model_copy(update={"min_worker_version": floor}))
         async with left_alone(world):
             await asyncio.sleep(0.3)
