@@ -89,7 +89,7 @@ class Alone:
         boots = self._boots.setdefault(entry.vm_id, _Boots())
         if time.monotonic() - boots.at > STEADY.total_seconds():
             boots.count = 0
-        return time.monotonic() >= boots.at + pause_after_setback(boots.count).total_seconds()
+        return time.monotonic() >= boots.at + pause_after_setback(boots.count + 1).total_seconds()
 
     def _ran(self, config: StoredConfig, status: StoredStatus) -> bool:
         """Tell whether a whole VM's guest is gone although nobody stopped it (L-V1, L-V4)."""
