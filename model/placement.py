@@ -20,6 +20,7 @@ Strategy = Literal["balanced", "spread", "pack"]
 GIB = 1 << 30
 LEAST_RESERVE_MIB = 1024
 _UNCAPPED = Caps()
+_IN = {"maintenance": "in maintenance"}
 _NOT_THERE = "its host takes no new VM now; try again later"
 
 
@@ -99,7 +100,7 @@ def find_reason(host: HostView, wish: Wish, *, named: bool = False) -> Reason | 
 def _find_state(host: HostView, *, named: bool) -> Reason | None:
     """A host that has not reported yet is accepted where it is named, and waited for; no strategy chooses it."""
     if host.status not in ("ready", "joining"):
-        return Reason(filter=host.status, words=f"is {host.status} and takes no new VM")
+        return Reason(filter=host.status, words=f"is {_IN.get(host.status, host.status)} and takes no new VM")
     if host.creates_frozen is not None:
         return Reason(filter="frozen", words=f"takes no new VM: they are frozen by {host.creates_frozen}")
     if host.heard_at is None:
