@@ -26,6 +26,7 @@ def host(*words: Words) -> None:
     """Become this machine's host worker; takes root.
 
     `--join FILE` (or `-`: standard input) holds what `hostler host add` printed, and is needed the first time only.
+    With `--no-disk-overcommit` disks are promised no more than the filesystem can hold.
     """
     become("workers.host", words)
 

@@ -1,4 +1,4 @@
-"""The host's ledger: what its VMs hold, and the one decision at a time about more (H-A1 to H-A3)."""
+"""The host's ledger: what its VMs hold, and the one decision at a time about more (H-A1 to H-A4)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ class Ledger:
     instant on, also while its record is not written yet.
     """
 
-    def __init__(self, caps: Caps, read: Callable[[], Iterable[tuple[str, Entitlement]]], host: str) -> None:
+    def __init__(
+        self,
+        caps: Caps,
+        read: Callable[[], Iterable[tuple[str, Entitlement]]],
+        host: str,
+        *,
+        find_disk_room: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self.caps = caps
+        self.find_disk_room = find_disk_room
+        """Says how many GiB all disks may take in all where nothing is promised beyond that (H-A4), else None."""
         self.host = host
         """The host's name in a refusal."""
         self._read = read
@@ -45,7 +54,8 @@ class Ledger:
         """
         holdings = self.holdings()
         own = holdings.pop(vm_id, None)
-        shortages = find_shortages(self.caps, total(holdings.values()), wish, own)
+        limits = self.caps.with_disk(self.find_disk_room())
+        shortages = find_shortages(limits, total(holdings.values()), wish, own)
         if shortages:
             raise refuse(self.host, shortages)
         entry = object()

@@ -44,6 +44,11 @@ class Caps(Lenient):
             return None if self.max_vcpus is None else self.max_vcpus * 1000
         return self.max_memory_mib if dimension == "memory_mib" else self.max_disk_gib
 
+    def with_disk(self, gib: int | None) -> Caps:
+        """Return them with a cap on disk that is no higher than `gib`; None changes nothing."""
+        lowest = min((each for each in (self.max_disk_gib, gib) if each is not None), default=None)
+        return self.model_copy(update={"max_disk_gib": lowest})
+
 
 class Shortage(Frozen):
     """A dimension in which a wish does not fit beside what the others hold."""

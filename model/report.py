@@ -66,8 +66,10 @@ class HostReport(Lenient):
     `activity_names` are what the worker can do; None: as in the last report.
 
     `caps` are what the host's operator declared, `held` is what its ledger has committed; None: the worker says nothing
-    of it (H-S8). `volumes` are all that the host keeps; None: as in the last report. `volumes_gone`: those that it was
-    told to remove and of which a search found nothing; that a report does not name a volume confirms nothing (H-V3).
+    of it (H-S8). `disk_room_gib`: what its ledger lets all disks take, where its operator lets nothing be promised that
+    the filesystem cannot hold; it moves by itself, so no create is refused by it here (H-A4, H-P2). `volumes` are all
+    that the host keeps; None: as in the last report. `volumes_gone`: those that it was told to remove and of which a
+    search found nothing; that a report does not name a volume confirms nothing (H-V3).
     `epoch` and `pass_number`: the highest that the host has seen; a store that has not reached them is behind (H-R1).
     """
 
@@ -81,6 +83,7 @@ class HostReport(Lenient):
     activity_names: tuple[str, ...] | None = None
     capacity: Capacity = Capacity()
     caps: Caps | None = None
+    disk_room_gib: int | None = None
     held: Entitlement | None = None
     architecture: str | None = None
     hypervisors: tuple[HypervisorReport, ...] = ()

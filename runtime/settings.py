@@ -96,7 +96,8 @@ class HostSettings(BaseSettings):
     `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
     `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
     others, and needs neither a hypervisor nor root (X-4). `max_vcpus`, `max_memory_mib`, `max_disk_gib`: how much its
-    VMs may take in all; 0 means no cap (H-S8). `alone_after_seconds`: out of reach of its control plane for so long,
+    VMs may take in all; 0 means no cap (H-S8). `disk_overcommit`: whether disks are promised beyond what the
+    filesystem can hold (H-A4). `alone_after_seconds`: out of reach of its control plane for so long,
     the host boots again what ran; 0: never (H-E6).
     """
 
@@ -122,6 +123,7 @@ class HostSettings(BaseSettings):
     max_vcpus: int = Field(default=0, ge=0)
     max_memory_mib: int = Field(default=0, ge=0)
     max_disk_gib: int = Field(default=0, ge=0)
+    disk_overcommit: bool = True
 
     @property
     def caps(self) -> Caps:

@@ -87,7 +87,7 @@ async def wake_refused(connection: Connection, host_id: str) -> str | None:
     )
     if host is None or host["report"] is None:
         return None
-    caps = Caps.model_validate(host["report"].get("caps") or {})
+    caps = Caps.model_validate(host["report"].get("caps") or {}).with_disk(host["report"].get("disk_room_gib"))
     told = Entitlement.model_validate(host["report"].get("held") or {})
     rows = entitlement(host, "live_") + entitlement(host, "leaving_")
     for record in waiting:

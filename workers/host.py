@@ -152,9 +152,12 @@ async def _until_stopped(main: Coroutine[Any, Any, None], background: Sequence[C
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve(join: str | None = None) -> None:
-    """Run until SIGTERM or SIGINT; `join` names the file with the join string (`-`: standard input)."""
-    settings, host_settings = Settings(), HostSettings()
+async def serve(join: str | None = None, **said: Any) -> None:
+    """Run until SIGTERM or SIGINT; `join` names the file with the join string (`-`: standard input).
+
+    said: fields of HostSettings that the command line gave.
+    """
+    settings, host_settings = Settings(), HostSettings(**said)
     configure_logging(settings.log_format, settings.log_level)
     given = None if join is None else read_join_string(join)
     stopping = asyncio.Event()
@@ -175,8 +178,13 @@ def main(words: Sequence[str] | None = None) -> None:
     os.umask(0o077)
     parser = argparse.ArgumentParser(prog="python -m workers.host", description="Be this machine's host worker.")
     parser.add_argument("--join", metavar="FILE", help="a file with the join string, 0600; -: standard input")
+    parser.add_argument(
+        "--no-disk-overcommit", action="store_true", help="promise disks no more than the filesystem can hold"
+    )
+    given = parser.parse_args(words)
+    said = {"disk_overcommit": False} if given.no_disk_overcommit else {}
     try:
-        asyncio.run(serve(parser.parse_args(words).join))
+        asyncio.run(serve(given.join, **said))
     except HostlerError as error:
         _log.error("%s", error.detail)
         finish(1)

@@ -116,6 +116,7 @@ def build_host(
             fetch_certificate=api.fetch_certificate,
             allow_emulated_guests=host_settings.allow_emulated_guests,
             caps=host_settings.caps,
+            disk_overcommit=host_settings.disk_overcommit,
             alone_after_seconds=host_settings.alone_after_seconds or None,
         )
     )

@@ -12,14 +12,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Protocol
 
 from drivers.host.seen import SeenStore
 from drivers.host.steps import HostSteps
 from drivers.machine import ARCHITECTURE, measure_capacity
 from model.capacity import Entitlement
-from model.errors import HostlerError
+from model.errors import HostlerError, StepFailed
 from model.report import Capacity, HostReport, HypervisorReport, ReportAnswer, VmReport
 from model.versions import VERSION, is_below
 from model.volume import VolumeReport
@@ -139,6 +138,7 @@ class Reports:
             activity_names=self._activity_names,
             capacity=await asyncio.to_thread(self._measure, held := parts.ledger.held()),
             caps=parts.ledger.caps,
+            disk_room_gib=await asyncio.to_thread(self._find_disk_room),
             held=held,
             architecture=ARCHITECTURE,
             hypervisors=tuple(shown),
@@ -151,17 +151,14 @@ class Reports:
             pass_number=parts.jobs.fences.last_pass,
         )
 
+    def _find_disk_room(self) -> int | None:
+        with contextlib.suppress(StepFailed):  # not measured: unknown, never 0 (H-S7)
+            return self._host.parts.ledger.find_disk_room()
+        return None
+
     def _measure(self, held: Entitlement) -> Capacity:
         """Measure the room; what sparse disks have promised is their size less what they hold (H-S7)."""
-        entries = [entry for entry in self._host.parts.records if entry.config is not None]
-        promised = 0
-        for entry in entries:
-            record = entry.status.record if entry.status else None
-            if record is not None and record.disk_bytes is not None:
-                disk = self._host.parts.paths.disk(entry.vm_id, record.disk)
-                promised += max(0, record.disk_bytes - _held(disk))
-        volumes = self._host.parts.volumes
-        promised += sum(max(0, each.size_bytes - _held(volumes.path(each.volume_id))) for each in volumes.report())
+        promised = sum(max(0, size - taken) for size, taken in self._host.parts.find_sparse())
         home = self._host.parts.paths.home
         return measure_capacity(home, committed_millicores=held.cpu_millicores, promised_bytes=promised)
 
@@ -187,13 +184,6 @@ class Reports:
                 await self._renew()
             except HostlerError as error:
                 _log.warning("the credential could not be renewed, it is tried again: %s", error.detail)
-
-
-def _held(disk: Path) -> int:
-    try:
-        return disk.lstat().st_blocks * 512
-    except OSError:
-        return 0
 
 
 def _show(name: str, available: bool, why: str, accelerator: str | None, version: str | None) -> HypervisorReport:

@@ -98,6 +98,7 @@ class Parts:
     fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]
     allow_emulated_guests: bool = True
     caps: Caps = field(default_factory=Caps)
+    disk_overcommit: bool = True
     alone_after_seconds: float | None = None
     """When a host that hears nothing of its control plane boots again what ran (H-E6); None: never."""
     availability: tuple[Availability, ...] = ()
@@ -176,7 +177,7 @@ class Parts:
     def __post_init__(self) -> None:
         self.volumes = Volumes(self.paths.volumes, self.space, self._holds, self.seen.changed.set, self.reserve.write)
         self._probing = SharedRead(lambda: self.hypervisor.find_availability())
-        self.ledger = Ledger(self.caps, self._committed, self.identity.host_id)
+        self.ledger = Ledger(self.caps, self._committed, self.identity.host_id, find_disk_room=self._find_disk_room)
 
     def _committed(self) -> Iterator[tuple[str, Entitlement]]:
         """Give what the records hold. A config alone is a create that was not admitted yet, unless it has a disk."""
@@ -187,6 +188,21 @@ class Parts:
 
     def _has_disk(self, vm_id: str) -> bool:
         return any(self.paths.disk(vm_id, name).exists() for name in DISK_NAMES)
+
+    def _find_disk_room(self) -> int | None:
+        """Say how many GiB the filesystem can hold of all disks: what is free, and what they have taken (H-A4)."""
+        if self.disk_overcommit:
+            return None
+        return (self.space.available_bytes() + sum(taken for _, taken in self.find_sparse())) // GIB
+
+    def find_sparse(self) -> Iterator[tuple[int, int]]:
+        """Give the size of each root disk and volume, and what it has taken of the filesystem, in bytes. Blocks."""
+        for entry in self.records:
+            record = entry.status.record if entry.config is not None and entry.status is not None else None
+            if record is not None and record.disk_bytes is not None:
+                yield record.disk_bytes, _taken(self.paths.disk(entry.vm_id, record.disk))
+        for each in self.volumes.report():
+            yield each.size_bytes, _taken(self.volumes.path(each.volume_id))
 
     async def probe(self) -> None:
         """Find what this host can run. What it can, it can for good; what it cannot is looked at again (case B7)."""
@@ -204,6 +220,13 @@ class Parts:
                 return found
         has = " and ".join(found.name for found in self.availability)
         raise Permanent(f"this host does not run {wanted!r} guests: it runs {has}")
+
+
+def _taken(disk: Path) -> int:
+    try:
+        return disk.lstat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def is_simulated(config: StoredConfig) -> bool:

@@ -6,6 +6,7 @@ A whole simulated host: records, fences, locks and steps are the real ones.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 
 from drivers.host import prepare
 from model.capacity import Caps, Entitlement
-from model.errors import NoRoom, StepFailed
+from model.errors import NoRoom, Permanent, StepFailed
 from model.report import ReportAnswer
 from model.step import StepKind
 from model.vm import PowerState
+from model.volume import WantedVolume
 from runtime.settings import HostSettings
-from tests.fixtures.host import METHODS, HostWorld, make_reports, make_row
+from tests.fixtures.host import METHODS, HostWorld, make_reports, make_row, place_image
 
 LIVES = {"created": True}
 KEPT = {"created": True, "deleted": True}
@@ -209,3 +211,57 @@ async def test_a_report_tells_caps_apart_from_the_machines_size(world: HostWorld
     world.add("vm2", memory_mib=768)
     with pytest.raises(NoRoom, match=r"^host rack-7 refuses: memory"):
         await world.run_pass(make_row("vm2"))
+
+
+async def test_without_overcommit_disks_are_promised_no_more_than_the_filesystem_holds(world: HostWorld) -> None:
+    """H-A4: free space and what disks have taken hold all promises, volumes included; nothing else is refused."""
+    world.caps, world.disk_overcommit = Caps(), False
+    await world.stop()
+    await world.restart()
+    room = world.host.parts.ledger.find_disk_room()
+    assert room is not None
+    await make(world, "vm1", disk_gib=room - 8)
+    world.add("vm2", disk_gib=12)
+    with pytest.raises(NoRoom, match=rf"^host h1 refuses: disk: needs 12 GiB, holds {room - 8} of [0-9]+ GiB$"):
+        await world.run_pass(make_row("vm2", disk_gib=12))
+    assert world.host.parts.records.find("vm2") is None
+    world.add("vm2", disk_gib=1)
+    with pytest.raises(NoRoom, match="disk: needs 13 GiB"):
+        await world.run_pass(make_row("vm2", volumes=(WantedVolume(volume_id="data", size_gib=12, made=False),)))
+    await make(world, "vm2")
+    world.add("vm2", digest=OTHER, disk_gib=13)
+    view = await world.run_pass(make_row("vm2", generation=2, input_digest=OTHER, disk_gib=13, **LIVES))
+    assert view.record.refused.reason.startswith("host h1 refuses: disk: needs 13 GiB")
+    told = await make_reports(world.host).frame(1, True, ())
+    assert told.disk_room_gib is not None
+    assert (told.caps, abs(told.disk_room_gib - room) <= 4) == (Caps(), True), "no cap that placement may refuse by"
+
+
+async def test_what_a_disk_has_taken_is_still_its_own(world: HostWorld) -> None:
+    """H-A4: a guest that fills its disk takes what it was promised, and nothing from anybody else's promise."""
+    world.disk_overcommit = False
+    await world.stop()
+    await world.restart()
+    await make(world, "vm1", disk_gib=2)
+    parts = world.host.parts
+    free, room = parts.space.available_bytes(), parts.ledger.find_disk_room()
+    with parts.paths.disk("vm1", "disk").open("r+b") as disk:
+        os.posix_fallocate(disk.fileno(), 0, 2 << 30)
+    assert free - parts.space.available_bytes() > 1 << 30, "the disk has taken blocks"
+    found = parts.ledger.find_disk_room()
+    assert room is not None
+    assert found is not None
+    assert abs(found - room) <= 1
+
+
+async def test_what_cannot_work_here_is_refused_before_anything_is_made(world: HostWorld) -> None:
+    """H-A4: an image for another architecture, a hypervisor that it does not have; for good, and nothing is held."""
+    image = place_image(world.host.parts.paths.images).model_copy(update={"architecture": "aarch64"})
+    world.add("vm1", image=image)
+    with pytest.raises(Permanent, match=r"^the image is for 'aarch64', this host runs x86_64$"):
+        await world.run_pass(make_row("vm1"))
+    world.add("vm1", hypervisor="qemu")
+    with pytest.raises(Permanent, match=r"^this host does not run 'qemu' guests: it runs simulated$"):
+        await world.run_pass(make_row("vm1"))
+    assert world.host.parts.records.find("vm1") is None
+    assert held(world) == {}

@@ -27,10 +27,12 @@ async def host_id(pool: Pool) -> str:
     return await add_host(pool, instance_id="one", machine_id="m", report_number=1)
 
 
-async def tell(pool: Pool, host_id: str, number: int, held_mib: int, caps: Caps | None = CAPS) -> list[str]:
+async def tell(
+    pool: Pool, host_id: str, number: int, held_mib: int, caps: Caps | None = CAPS, **told: Any
+) -> list[str]:
     """Take a report of what the host's ledger holds; return who is woken by it."""
-    held = Entitlement(memory_mib=held_mib)
-    return [poke.vm_id for poke in (await store_report(pool, host_id, report(number, caps=caps, held=held))).pokes]
+    whole = report(number, caps=caps, held=Entitlement(memory_mib=held_mib), **told)
+    return [poke.vm_id for poke in (await store_report(pool, host_id, whole)).pokes]
 
 
 async def add(pool: Pool, host_id: str, vm_id: str, memory_mib: int, **columns: Any) -> str:
@@ -117,3 +119,10 @@ async def test_a_host_that_comes_back_wakes_whom_it_refused_only_when_it_has_roo
     await tell(pool, host_id, 2, 0)
     due = await pool.fetch("select id from vms where due_at is not null")
     assert [record["id"] for record in due] == ["other"]
+
+
+async def test_a_host_without_room_for_a_disk_is_not_tried_again_at_every_report(pool: Pool, host_id: str) -> None:
+    """L-C3, H-A4: without disk overcommit the host says how much its ledger lets disks take."""
+    await add_refused(pool, host_id, "one", 1024, age=1, disk_gib=8)
+    assert await tell(pool, host_id, 2, 0, Caps(), disk_room_gib=7) == []
+    assert await tell(pool, host_id, 3, 0, Caps(), disk_room_gib=8) == ["one"]
