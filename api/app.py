@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from api import (
+    audit,
     docs,
     drain,
     freeze,
@@ -22,6 +23,7 @@ from api import (
     restore,
     roll,
     ssh_ca,
+    token,
     vm,
     vm_verbs,
     volume,
@@ -44,6 +46,8 @@ ROUTERS = tuple(
         restore,
         roll,
         ssh_ca,
+        token,
+        audit,
         joining,
         host_side,
         health,

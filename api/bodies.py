@@ -317,6 +317,19 @@ class NewHostBody(ReplaceHostBody):
     name: Name
 
 
+class NewTokenBody(Body):
+    """A token to make: what for, as what, for which project (null: all that the maker's reaches), and for how long."""
+
+    name: Name
+    role: Literal["admin", "operator", "viewer"]
+    project: Name | None = None
+    expires_in_seconds: int = Field(default=90 * 86_400, ge=60, le=730 * 86_400)
+
+    @property
+    def expires_in(self) -> timedelta:
+        return timedelta(seconds=self.expires_in_seconds)
+
+
 class JoinBody(Body):
     """A host that joins: the SHA-256 of the random part of the credential that it made, and which machine it is.
 

@@ -34,6 +34,13 @@ class Caller:
     def actor(self) -> Actor:
         return Actor(f"token/{self.token_id}", self.origin)
 
+    def check_reach(self, role: Role, project: str | None) -> None:
+        """Raise Forbidden for what has more rights than this caller (S-30). project None: every project."""
+        if _RANK[role] > _RANK[self.role]:
+            raise Forbidden(f"this takes a token with the role {role}; this one's is {self.role}")
+        if self.project is not None and project != self.project:
+            raise Forbidden("this takes a token that belongs to no project, or to that one")
+
     @property
     def home(self) -> str:
         """The project that new things go to."""

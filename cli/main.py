@@ -87,6 +87,15 @@ _VOLUME_COMMANDS = (
     ("foreign", "cli.volume:foreign", "List what a host holds without a row."),
     ("adopt", "cli.volume:adopt", "Make a row of such a volume."),
 )
+_TOKEN_COMMANDS = (
+    ("create", "cli.token:create", "Make a token, with no more rights than yours."),
+    ("ls", "cli.token:ls", "List tokens."),
+    ("revoke", "cli.token:revoke", "End a token at once."),
+)
+_AUDIT_COMMANDS = (
+    ("ls", "cli.audit:ls", "List who changed what."),
+    ("check", "cli.audit:check", "Check that the audit trail is what was written."),
+)
 _SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (
     ("control", "cli.processes:control", "Become a control worker."),
@@ -98,6 +107,8 @@ _GROUPS = (
     ("roll", "Restart VMs one batch after the other.", _ROLL_COMMANDS),
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("volume", "Make, grow and delete disks that outlive their VMs.", _VOLUME_COMMANDS),
+    ("token", "Make and end the tokens that the API is called with.", _TOKEN_COMMANDS),
+    ("audit", "Look at who changed what, and check the record of it.", _AUDIT_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),
 )

@@ -11,6 +11,8 @@ from store.audit import Actor, write_audit
 from store.database import reading, transaction
 
 if TYPE_CHECKING:
+    import asyncpg
+
     from store.database import Pool
 
 Role = Literal["admin", "operator", "viewer"]
@@ -101,21 +103,35 @@ class TokenStore:
             )
         return tuple(StoredToken(**dict(record)) for record in records)
 
-    async def revoke(self, project: str | None, token_id: str, actor: Actor) -> None:
+    async def get(self, project: str | None, token_id: str) -> StoredToken:
+        """Return a token, one that has ended too; raise NotFound, also for another project's."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                f"select {_COLUMNS} from tokens where id = $1 and ($2::text is null or project = $2)", token_id, project
+            )
+        return _found(record, token_id)
+
+    async def revoke(self, project: str | None, token_id: str, actor: Actor) -> StoredToken:
         """End a token at once; raise NotFound, also for another project's."""
         async with transaction(self._pool) as connection:
-            found = await connection.fetchrow(
-                """update tokens set revoked_at = coalesce(revoked_at, now())
-                where id = $1 and ($2::text is null or project = $2) returning project""",
+            record = await connection.fetchrow(
+                f"""update tokens set revoked_at = coalesce(revoked_at, now())
+                where id = $1 and ($2::text is null or project = $2) returning {_COLUMNS}""",
                 token_id,
                 project,
             )
-            if found is None:
-                raise NotFound(f"there is no token {token_id}")
+            token = _found(record, token_id)
             await write_audit(
                 connection,
                 actor,
-                project=found["project"] or "public",
+                project=token.project or "public",
                 action="token.revoke",
                 subject=f"token/{token_id}",
             )
+        return token
+
+
+def _found(record: asyncpg.Record | None, token_id: str) -> StoredToken:
+    if record is None:
+        raise NotFound(f"there is no token {token_id}")
+    return StoredToken(**dict(record))

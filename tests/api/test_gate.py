@@ -70,6 +70,11 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/rolls/{roll_id}/pause"): ("operator", False, False),
     ("POST", "/v1/rolls/{roll_id}/resume"): ("operator", False, False),
     ("POST", "/v1/rolls/{roll_id}/cancel"): ("operator", False, False),
+    ("POST", "/v1/tokens"): ("operator", True, False),
+    ("GET", "/v1/tokens"): ("operator", True, False),
+    ("DELETE", "/v1/tokens/{token_id}"): ("operator", True, True),
+    ("GET", "/v1/audit"): ("operator", True, False),
+    ("GET", "/v1/audit/check"): ("operator", False, False),
     ("GET", "/v1/freezes"): ("viewer", False, False),
     ("POST", "/v1/freeze"): ("operator", False, False),
     ("POST", "/v1/unfreeze"): ("operator", False, False),
@@ -100,7 +105,7 @@ def key_of(route: APIRoute) -> tuple[str, str]:
 
 
 def filled(path: str, value: str) -> str:
-    for name in ("vm_id", "operation_id", "image_id", "errand_id", "roll_id", "host"):
+    for name in ("vm_id", "operation_id", "image_id", "errand_id", "roll_id", "token_id", "host"):
         path = path.replace("{" + name + "}", value)
     # Alone it names a row; beside a VM it is whatever that one has not.
     return path.replace("{volume}", "data" if "/vms/" in path else value)
@@ -125,6 +130,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/freeze"): {"host": "none-such"},
         ("POST", "/v1/unfreeze"): {},
         ("POST", "/v1/rolls"): {},
+        ("POST", "/v1/tokens"): {"name": "t", "role": "viewer"},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
@@ -201,6 +207,8 @@ async def test_another_projects_row_is_none(world: World) -> None:
     theirs = {"vm_id": vm["id"], "operation_id": vm["operation"]["id"], "image_id": image.json()["id"]}
     volume = await world.call("POST", "/v1/volumes", project="p1", role="operator", json={"name": "v", "size_gib": 1})
     theirs["volume"] = volume.json()["id"]
+    token = await world.call("POST", "/v1/tokens", project="p1", json={"name": "t", "role": "viewer"})
+    theirs["token_id"] = token.json()["id"]
     for (method, path), (_, _, names_row) in CALLS.items():
         if not names_row:
             continue

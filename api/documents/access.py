@@ -1,0 +1,54 @@
+"""Tokens and the audit trail as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from api.documents.base import Shown
+from store.token import Role
+
+
+class TokenDocument(Shown):
+    """A token without itself. `project` null: it reaches every project. `maker`: who made it."""
+
+    id: str
+    name: str
+    role: Role
+    project: str | None
+    maker: str | None
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewTokenDocument(TokenDocument):
+    """A token that was just made, with itself, which is shown this once."""
+
+    token: str
+
+
+class AuditDocument(Shown):
+    """Who changed what, when and from where. `before` and `after` hold what differs, never a secret."""
+
+    number: int
+    at: datetime
+    project: str
+    actor: str
+    origin: str | None
+    action: str
+    object: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class AuditCheckDocument(Shown):
+    """Whether the audit trail is what was written: `entries` of it fit together; `head` is the hash of the last one.
+
+    Keep that hash elsewhere: with it a later check tells whether anything up to there was changed since.
+    """
+
+    entries: int
+    head: str | None
+    broken: str | None
