@@ -330,6 +330,19 @@ class NewTokenBody(Body):
         return timedelta(seconds=self.expires_in_seconds)
 
 
+Limit = Annotated[int, Strict(), Field(ge=0, le=1 << 30)] | None
+
+
+class LimitsBody(Body):
+    """How much a project may have in all. null: no limit; what is left out stays."""
+
+    max_vms: Limit = None
+    max_vcpus: Limit = None
+    max_memory_mib: Limit = None
+    max_disk_gib: Limit = None
+    max_images: Limit = None
+
+
 class JoinBody(Body):
     """A host that joins: the SHA-256 of the random part of the credential that it made, and which machine it is.
 

@@ -33,6 +33,7 @@ from store.freeze import FreezeStore
 from store.host import HostStore
 from store.image import ImageStore
 from store.operation import OperationStore
+from store.project import ProjectStore
 from store.roll import RollStore
 from store.token import TokenStore
 from store.vm import VmStore
@@ -85,6 +86,7 @@ class Parts:
         self.volumes = VolumeStore(self.pool)
         self.operations = OperationStore(self.pool)
         self.tokens = TokenStore(self.pool)
+        self.projects = ProjectStore(self.pool)
         self.certificates = Certificates(CertificateStore(self.pool), self.authority, self.domain)
 
     def poke(self, vm_id: str, pass_type: PassType, host_id: str | None = None) -> None:

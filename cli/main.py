@@ -92,6 +92,10 @@ _TOKEN_COMMANDS = (
     ("ls", "cli.token:ls", "List tokens."),
     ("revoke", "cli.token:revoke", "End a token at once."),
 )
+_PROJECT_COMMANDS = (
+    ("ls", "cli.project:ls", "List projects: what each has, and may have."),
+    ("limit", "cli.project:limit", "Say how much a project may have."),
+)
 _AUDIT_COMMANDS = (
     ("ls", "cli.audit:ls", "List who changed what."),
     ("check", "cli.audit:check", "Check that the audit trail is what was written."),
@@ -108,6 +112,7 @@ _GROUPS = (
     ("image", "Name images and list them.", _IMAGE_COMMANDS),
     ("volume", "Make, grow and delete disks that outlive their VMs.", _VOLUME_COMMANDS),
     ("token", "Make and end the tokens that the API is called with.", _TOKEN_COMMANDS),
+    ("project", "Look at projects, and limit what they may have.", _PROJECT_COMMANDS),
     ("audit", "Look at who changed what, and check the record of it.", _AUDIT_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),

@@ -45,6 +45,8 @@ def translated() -> Generator[None]:
         yield
     except asyncpg.UniqueViolationError as error:
         raise Conflict("another row has this value already; choose another one") from error
+    except asyncpg.ConfigurationLimitExceededError as error:  # what migrations raise for a project's limits (S-36)
+        raise Conflict(str(error)) from error
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise Unavailable("the database refuses this user, or is not there; check the database URL") from error
     except _AWAY as error:

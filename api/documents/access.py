@@ -52,3 +52,31 @@ class AuditCheckDocument(Shown):
     entries: int
     head: str | None
     broken: str | None
+
+
+class Limits(Shown):
+    """How much a project may have in all; null: as much as hosts have room for."""
+
+    max_vms: int | None
+    max_vcpus: int | None
+    max_memory_mib: int | None
+    max_disk_gib: int | None
+    max_images: int | None
+
+
+class HeldByProject(Shown):
+    """What a project has. What is deleted and can be undeleted holds its disk, and nothing else."""
+
+    vms: int
+    cpu_millicores: int
+    memory_mib: int
+    disk_gib: int
+    images: int
+
+
+class ProjectDocument(Shown):
+    """A project: what it has, and how much it may."""
+
+    name: str
+    held: HeldByProject
+    limits: Limits

@@ -73,6 +73,10 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/tokens"): ("operator", True, False),
     ("GET", "/v1/tokens"): ("operator", True, False),
     ("DELETE", "/v1/tokens/{token_id}"): ("operator", True, True),
+    ("GET", "/v1/projects"): ("viewer", False, False),
+    ("PATCH", "/v1/projects"): ("operator", False, False),
+    ("GET", "/v1/projects/{project}"): ("viewer", True, False),
+    ("PATCH", "/v1/projects/{project}"): ("operator", False, False),
     ("GET", "/v1/audit"): ("operator", True, False),
     ("GET", "/v1/audit/check"): ("operator", False, False),
     ("GET", "/v1/freezes"): ("viewer", False, False),
@@ -105,7 +109,7 @@ def key_of(route: APIRoute) -> tuple[str, str]:
 
 
 def filled(path: str, value: str) -> str:
-    for name in ("vm_id", "operation_id", "image_id", "errand_id", "roll_id", "token_id", "host"):
+    for name in ("vm_id", "operation_id", "image_id", "errand_id", "roll_id", "token_id", "project", "host"):
         path = path.replace("{" + name + "}", value)
     # Alone it names a row; beside a VM it is whatever that one has not.
     return path.replace("{volume}", "data" if "/vms/" in path else value)
@@ -130,6 +134,8 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("POST", "/v1/freeze"): {"host": "none-such"},
         ("POST", "/v1/unfreeze"): {},
         ("POST", "/v1/rolls"): {},
+        ("PATCH", "/v1/projects"): {},
+        ("PATCH", "/v1/projects/{project}"): {},
         ("POST", "/v1/tokens"): {"name": "t", "role": "viewer"},
     }
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
