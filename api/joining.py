@@ -30,7 +30,7 @@ async def join(body: JoinBody, token: JoinToken, parts: PartsOf) -> JoinedHost:
         name=joined.name,
         sealing_key=base64.b64encode(parts.keys.host_key(joined.host_id, joined.key_version)).decode(),
         key_version=joined.key_version,
-        temporal_address=parts.temporal_address,
+        temporal_address=parts.gateway_url,
         namespace=parts.namespace,
     )
 

@@ -22,7 +22,7 @@ from model.passes import PassType
 from model.placement import Policy
 from model.volume import VOLUME_GRACE
 from runtime.keys import MasterKeys
-from runtime.settings import DEFAULT_TEMPORAL_ADDRESS, DEFAULT_URL
+from runtime.settings import DEFAULT_GATEWAY, DEFAULT_URL
 from runtime.ssh_ca import SshCa
 from runtime.temporal import poke, poke_campaign
 from store.campaign import CampaignStore
@@ -51,7 +51,7 @@ _log = logging.getLogger("hostler.api")
 class Parts:
     """Stores, keys and the Temporal client. `client` is None while Temporal has not answered yet.
 
-    `url` and `temporal_address` are where hosts reach the fleet.
+    `url` and `gateway_url` are where hosts reach the fleet.
     """
 
     pool: Pool
@@ -62,7 +62,7 @@ class Parts:
     search_attributes: bool = False
     ui_url: str | None = None
     url: str = DEFAULT_URL
-    temporal_address: str = DEFAULT_TEMPORAL_ADDRESS
+    gateway_url: str = DEFAULT_GATEWAY
     namespace: str = "default"
     domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)

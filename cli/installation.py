@@ -36,6 +36,7 @@ def up(
     hosts: int | None = None,
     boot_id_path: str | None = None,
     api_port: int | None = None,
+    gateway_port: int | None = None,
     temporal_port: int | None = None,
     ui_port: int | None = None,
     port: int | None = None,
@@ -55,6 +56,7 @@ def up(
     :param hosts: How many hosts this machine is; several live in network namespaces of their own.
     :param boot_id_path: Where the host worker reads the boot id; of several, each at this path with -h and its number.
     :param api_port: The API's port; 0 is a free one, remembered.
+    :param gateway_port: The port where host workers get their orders; 0 is a free one, remembered.
     :param temporal_port: Temporal's port; 0 is a free one, remembered.
     :param ui_port: The port of Temporal's UI; 0 is a free one, remembered.
     :param port: 0: all ports are free ones, remembered.
@@ -72,6 +74,7 @@ def up(
         "--hosts": hosts,
         "--boot-id-path": boot_id_path,
         "--api-port": api_port,
+        "--gateway-port": gateway_port,
         "--temporal-port": temporal_port,
         "--ui-port": ui_port,
         "--port": port,

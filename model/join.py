@@ -47,7 +47,10 @@ class JoinString(Frozen):
 
 
 class JoinedHost(Lenient):
-    """What a join token is traded for: who the host is, the key of its orders (base64, S-3), where it gets them."""
+    """What a join token is traded for: who the host is, the key of its orders (base64, S-3), where it gets them.
+
+    `temporal_address` is the gateway's, `host:port` or `https://host:port` (S-7).
+    """
 
     fleet_id: str
     host_id: str

@@ -74,6 +74,10 @@ class MasterKeys:
         """Derive the key that seals orders to, and answers of, one host (S-3)."""
         return self._derive(f"hostler seal host {version} {host_id}")
 
+    def gateway_key(self, host_id: str) -> bytes:
+        """Derive the key that seals one host's task tokens (S-7); no host has it."""
+        return self._derive(f"hostler gateway tasks {host_id}")
+
     def control_key(self, version: int = KEY_VERSION) -> bytes:
         """Derive the key that seals what no host takes part in; no host has it."""
         return self._derive(f"hostler seal control {version}")

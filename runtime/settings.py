@@ -17,6 +17,8 @@ from model.placement import Policy, Strategy
 SimulatedGuests = Literal["none", "beside", "only"]
 DEFAULT_URL = "http://127.0.0.1:8460"
 DEFAULT_TEMPORAL_ADDRESS = "127.0.0.1:7233"
+DEFAULT_GATEWAY_PORT = 8461
+DEFAULT_GATEWAY = f"127.0.0.1:{DEFAULT_GATEWAY_PORT}"
 
 
 def default_home() -> Path:
@@ -33,7 +35,8 @@ class Settings(BaseSettings):
     namespace; `temporal_config_file` is that file, else Temporal's own place for it. `database_url_file` holds the URL,
     with whatever password is in it, so that no environment has to (S-42). `domain` ends the names in VMs' host
     certificates, `<name>.<project>.<domain>` (S-41). `placement` and `memory_overcommit` rank the hosts that take a VM
-    which names none (H-P8).
+    which names none (H-P8). `gateway_url` is where hosts are told to ask for their orders (S-7): `host:port`, or
+    `https://host:port` where a certificate and its key are named. `gateway_listen`: where the gateway listens.
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_", frozen=True, extra="ignore", populate_by_name=True)
@@ -46,6 +49,10 @@ class Settings(BaseSettings):
     temporal_profile: str | None = None
     temporal_config_file: Path | None = None
     temporal_ui_url: str | None = None
+    gateway_url: str = DEFAULT_GATEWAY
+    gateway_listen: str = DEFAULT_GATEWAY
+    gateway_certificate_file: Path | None = None
+    gateway_key_file: Path | None = None
     database_url: SecretStr | None = Field(
         default=None, validation_alias=AliasChoices("HOSTLER_DATABASE_URL", "DATABASE_URL", "database_url")
     )
@@ -94,6 +101,7 @@ class HostSettings(BaseSettings):
 
     0 means no limit for creates (L-C7). `image_file_root` is the only folder that `file:` images may come from.
     `image_allow`: networks besides the public ones that images may be fetched from (S-19), as a JSON list.
+    `gateway_ca_file`: whose certificates the gateway may show, instead of those that the system trusts (PEM).
     `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
     others, and needs neither a hypervisor nor root (X-4). `max_vcpus`, `max_memory_mib`, `max_disk_gib`: how much its
     VMs may take in all; 0 means no cap (H-S8). `disk_overcommit`: whether disks are promised beyond what the
@@ -115,6 +123,7 @@ class HostSettings(BaseSettings):
     max_concurrent_boots: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=0)
     image_file_root: Path | None = None
     image_allow: tuple[str, ...] = ()
+    gateway_ca_file: Path | None = None
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
     machine_id_path: Path = Path("/etc/machine-id")
     allow_emulated_guests: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -62,14 +62,19 @@ async def connect(
         options.update(cast("dict[str, Any]", profile))
     if identity is not None:
         options["identity"] = identity
+    return await dial(options | {"data_converter": converter}, "Temporal", lazy=lazy)
+
+
+async def dial(options: Mapping[str, Any], name: str, *, lazy: bool = False) -> Client:
+    """Connect as `Client.connect` is told; name: of who answers there. Errors: Unavailable."""
     try:
-        client = await Client.connect(**options, data_converter=converter, lazy=lazy)
+        client = await Client.connect(**options, lazy=lazy)
         if not lazy:
             await _find_namespace(client)
         return client
     except (RuntimeError, RPCError) as error:
         raise Unavailable(
-            f"Temporal at {options['target_host']} does not answer: start it or correct its address"
+            f"{name} at {options['target_host']} does not answer: start it or correct its address"
         ) from error
 
 

@@ -90,6 +90,7 @@ class KnownHost:
     credential_hash: bytes
     renew: bool
     forgotten: bool = False
+    instance_id: str | None = None
 
 
 HOST_ID = """(select id from hosts where id = $1 or name = $1
@@ -111,7 +112,7 @@ class HostStore:
         """
         async with reading(self._pool) as connection:
             record = await connection.fetchrow(
-                """select id, name, key_version, status = 'forgotten' as forgotten,
+                """select id, name, key_version, instance_id, status = 'forgotten' as forgotten,
                     credential_revoked_at is not null as revoked,
                     status <> 'forgotten' and credential_until <= now() as expired,
                     credential_until is null or credential_until < now() + interval '30 days' as renew,
@@ -133,7 +134,7 @@ class HostStore:
                 await connection.execute(
                     "update hosts set former_credential_hash = null where credential_hash = $1", credential_hash
                 )
-        named = {name: record[name] for name in ("id", "name", "key_version", "renew", "forgotten")}
+        named = {name: record[name] for name in ("id", "name", "key_version", "renew", "forgotten", "instance_id")}
         return KnownHost(credential_hash=credential_hash, **named)
 
     async def get(self, host: str) -> StoredHost:

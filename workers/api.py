@@ -43,7 +43,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
         authority=SshCa(settings.host_ca_file),
         ui_url=settings.temporal_ui_url,
         url=settings.url,
-        temporal_address=settings.temporal_address,
+        gateway_url=settings.gateway_url,
         namespace=settings.temporal_namespace,
         domain=settings.domain,
         placement=settings.policy,

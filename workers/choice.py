@@ -13,6 +13,7 @@ from pathlib import Path
 from drivers.durable import write_durably
 from model.base import Lenient
 from model.errors import Conflict, Invalid
+from runtime.settings import DEFAULT_GATEWAY_PORT
 from workers.host_place import MOST_HOSTS, HostPlace, join, place_host
 from workers.installation import InstallationSettings, Ports, derive_settings, read_model, to_bytes
 
@@ -39,6 +40,7 @@ class Wishes:
     api_port: int | None = None
     temporal_port: int | None = None
     ui_port: int | None = None
+    gateway_port: int | None = None
     database_url: str | None = None
     environment: dict[str, str] = field(default_factory=no_environment)
 
@@ -120,7 +122,7 @@ def check_environment(given: dict[str, str]) -> dict[str, str]:
 
 def choose_ports(earlier: Ports | None, wishes: Wishes) -> Ports:
     """Return the remembered ports with what is said now; each 0 becomes a free port."""
-    base = earlier or Ports()
+    base = earlier or Ports(gateway=DEFAULT_GATEWAY_PORT)
 
     def pick(said: int | None, known: int) -> int:
         # A remembered free port answers the wish for a free one: a second run finds the first.
@@ -130,14 +132,16 @@ def choose_ports(earlier: Ports | None, wishes: Wishes) -> Ports:
         pick(wishes.api_port, base.api),
         pick(wishes.temporal_port, base.temporal),
         pick(wishes.ui_port, base.ui),
+        pick(wishes.gateway_port, base.gateway),
         base.temporal_http,
         base.temporal_metrics,
     )
     with contextlib.ExitStack() as held:
-        api, temporal, ui, http, metrics = (port or held.enter_context(free_port()) for port in wanted)
-    if len({api, temporal, ui, http, metrics}) < 5:
+        chosen = [port or held.enter_context(free_port()) for port in wanted]
+    if len(set(chosen)) < len(chosen):
         raise Invalid("two of the ports are the same: choose others")
-    return Ports(api=api, temporal=temporal, ui=ui, temporal_http=http, temporal_metrics=metrics)
+    api, temporal, ui, gateway, http, metrics = chosen
+    return Ports(api=api, temporal=temporal, ui=ui, gateway=gateway, temporal_http=http, temporal_metrics=metrics)
 
 
 @contextlib.contextmanager
@@ -150,7 +154,12 @@ def free_port() -> Generator[int]:
 
 def check_ports(ports: Ports) -> None:
     """Refuse ports that other programs listen on; only while nothing of this installation runs."""
-    options = {"--api-port": ports.api, "--temporal-port": ports.temporal, "--ui-port": ports.ui}
+    options = {
+        "--api-port": ports.api,
+        "--gateway-port": ports.gateway,
+        "--temporal-port": ports.temporal,
+        "--ui-port": ports.ui,
+    }
     others = {"Temporal's HTTP port": ports.temporal_http, "Temporal's metrics port": ports.temporal_metrics}
     for what, port in (options | others).items():
         with socket.socket() as listener:

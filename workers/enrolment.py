@@ -38,11 +38,11 @@ class Trade(Lenient):
 
 
 async def ensure_joined(
-    home: Path, join: JoinString, *, machine_id_path: Path = MACHINE_ID, temporal_address: str | None = None
+    home: Path, join: JoinString, *, machine_id_path: Path = MACHINE_ID, gateway_url: str | None = None
 ) -> str:
     """Join by a join string unless this host did so already; return the host's id.
 
-    temporal_address: where this host reaches Temporal, if elsewhere than the fleet says. Raises Unavailable when the
+    gateway_url: where this host gets its orders (S-7), if elsewhere than the fleet says. Raises Unavailable when the
     API does not answer, Unauthenticated when it refuses the token, Conflict for another host's state directory.
     """
     if join.fingerprint is not None:
@@ -65,7 +65,7 @@ async def ensure_joined(
             f"this state directory belongs to fleet {known.fleet_id}, the join token to fleet {joined.fleet_id}: join "
             "with an empty state directory"
         )
-    await asyncio.to_thread(_finish, home, joined, trade, join.url, temporal_address or joined.temporal_address)
+    await asyncio.to_thread(_finish, home, joined, trade, join.url, gateway_url or joined.temporal_address)
     if known is not None:
         await asyncio.to_thread(take_machine, home, machine_id)
     return joined.host_id
@@ -87,7 +87,7 @@ def _begin(home: Path, token: Credential) -> Trade:
     return trade
 
 
-def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, temporal_address: str) -> None:
+def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, gateway_url: str) -> None:
     document = {
         "fleet_id": joined.fleet_id,
         "host_id": joined.host_id,
@@ -95,7 +95,7 @@ def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, temporal_add
         "sealing_key": joined.sealing_key,
         "key_version": joined.key_version,
         "api_url": url,
-        "temporal_address": temporal_address,
+        "temporal_address": gateway_url,
         "namespace": joined.namespace,
     }
     if len(base64.b64decode(joined.sealing_key, validate=True)) != 32:
@@ -109,8 +109,8 @@ def write_document(path: Path, document: Mapping[str, object]) -> None:
     write_durably(path, json.dumps(document, indent=2).encode() + b"\n", mode=0o600)
 
 
-async def renew_credential(home: Path, api: HostApi) -> None:
-    """Make the next credential, have it taken, and use it from then on (S-40).
+async def renew_credential(home: Path, api: HostApi) -> str:
+    """Make the next credential, have it taken, and use it from then on (S-40); return it.
 
     One that dies in between goes on with the credential that it has, which counts until the next one is used.
     """
@@ -118,6 +118,7 @@ async def renew_credential(home: Path, api: HostApi) -> None:
     await api.renew(credential.digest)
     await asyncio.to_thread(change_credentials, home / CREDENTIALS_NAME, credential=text)
     api.use(text)
+    return text
 
 
 def change_credentials(path: Path, **changed: object) -> None:

@@ -70,7 +70,7 @@ class FleetClient:
         check("add this host", status, answer)
         join = JoinString.parse(str(answer["join"])).model_copy(update={"url": self._installation.url})
         home = self._installation.host_folder(place)
-        return await ensure_joined(home, join, temporal_address=self._installation.temporal_address)
+        return await ensure_joined(home, join, gateway_url=self._installation.gateway_url)
 
     async def find_host(self, host_id: str) -> Json:
         """Read this host as the fleet shows it."""
@@ -139,12 +139,12 @@ def read_host_id(installation: Installation, place: HostPlace) -> str:
 
 
 def refresh_credentials(installation: Installation, place: HostPlace) -> None:
-    """Tell a host worker where API and Temporal are now, if it is enrolled: ports may have been chosen anew."""
+    """Tell a host worker where API and gateway are now, if it is enrolled: ports may have been chosen anew."""
     try:
         given = cast("Json", json.loads(installation.host_credentials(place).read_bytes()))
     except FileNotFoundError:
         return
-    reached = {"api_url": installation.url, "temporal_address": installation.temporal_address}
+    reached = {"api_url": installation.url, "temporal_address": installation.gateway_url}
     if {name: given[name] for name in reached} != reached:
         change_credentials(installation.host_credentials(place), **reached)
 

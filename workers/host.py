@@ -30,16 +30,14 @@ from drivers.reserve import Reserve
 from model.errors import HostlerError, Unavailable
 from model.join import JoinString
 from model.temporal import bulk_queue, host_queue
-from runtime.converter import data_converter
 from runtime.finish import finish
-from runtime.keys import SealingKey
 from runtime.log import configure_logging
-from runtime.seal import Seal
 from runtime.settings import HostSettings, Settings
-from runtime.temporal import connect, host_worker_options
+from runtime.temporal import host_worker_options
 from workers.enrolment import ensure_joined, read_join_string, renew_credential
 from workers.host_api import Credentials, HostApi, read_credentials
 from workers.host_errands import run_errands
+from workers.host_orders import Orders
 from workers.host_parts import build_host
 from workers.host_report import Reporter, Reports
 
@@ -73,21 +71,11 @@ async def work(client: Client, host: HostSteps, credentials: Credentials, stoppi
         await stopping.wait()
 
 
-async def keep_working(settings: Settings, host: HostSteps, credentials: Credentials, stopping: asyncio.Event) -> None:
-    """Connect to Temporal and work, again and again: a control plane that is away is no reason to end."""
-    key = SealingKey(credentials.key_version, credentials.sealing_key_bytes)
-
-    def key_for(host_id: str, version: int | None) -> SealingKey | None:
-        return key if host_id == credentials.host_id and version in (None, key.version) else None
-
-    converter = data_converter(Seal(side="host", fleet_id=credentials.fleet_id, key_for=key_for))
-    reached = settings.model_copy(
-        update={"temporal_address": credentials.temporal_address, "temporal_namespace": credentials.namespace}
-    )
+async def keep_working(host: HostSteps, credentials: Credentials, orders: Orders, stopping: asyncio.Event) -> None:
+    """Connect to the gateway and work, again and again: a control plane that is away is no reason to end."""
     while not stopping.is_set():
         try:
-            client = await connect(reached, converter, identity=f"host/{credentials.host_id}")
-            await work(client, host, credentials, stopping)
+            await work(await orders.connect(), host, credentials, stopping)
         except Unavailable as error:
             _log.warning("%s", error.detail)
         except RuntimeError as error:
@@ -123,8 +111,10 @@ async def run(
         await host.start()
         names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
 
+        orders = Orders(credentials, host_settings.gateway_ca_file)
+
         async def renew() -> None:
-            await renew_credential(home, api)
+            orders.use(await renew_credential(home, api))
 
         reports = Reports(host, tuple(names), renew=renew)
         reporter = Reporter(
@@ -135,7 +125,7 @@ async def run(
             on_answer=reports.take,
         )
         background = [reporter.run(), host.watch.run(), host.alone.run(), run_errands(api, host.parts.paths)]
-        await _until_stopped(keep_working(settings, host, credentials, stopping), background)
+        await _until_stopped(keep_working(host, credentials, orders, stopping), background)
         await host.parts.images.close()
 
 

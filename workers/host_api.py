@@ -40,6 +40,7 @@ INPUT_LIMIT_BYTES = 4 << 20
 class Credentials(Frozen):
     """credentials.json, 0600, written at enrolment. `sealing_key`: base64 of 32 bytes (S-3).
 
+    `temporal_address` is where its orders come from, the gateway's (S-7), by the name that the first release knows.
     A file without a number is of format 1, and none is written to one: release 0.1 refuses every field more.
     """
 

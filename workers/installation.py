@@ -40,6 +40,7 @@ class Ports(Lenient):
     api: int = 8460
     temporal: int = 7233
     ui: int = 8233
+    gateway: int = 0
     temporal_http: int = 0
     temporal_metrics: int = 0
 
@@ -138,7 +139,7 @@ class Installation:
 
     def joint(self, place: HostPlace) -> Joint | None:
         """Return what joins a host's own namespace to the machine; None for a host that is the machine itself."""
-        return place.joint((self.ports.api, self.ports.temporal))
+        return place.joint((self.ports.api, self.ports.gateway))
 
     @property
     def images_served(self) -> Path:
@@ -175,6 +176,10 @@ class Installation:
     @property
     def temporal_address(self) -> str:
         return f"127.0.0.1:{self.ports.temporal}"
+
+    @property
+    def gateway_url(self) -> str:
+        return f"127.0.0.1:{self.ports.gateway}"
 
     @property
     def database_url(self) -> str:

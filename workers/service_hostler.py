@@ -1,4 +1,4 @@
-"""Hostler's own processes: API and control worker as `hostler`, the host worker as root (S-2).
+"""Hostler's own processes: API, gateway and control worker as `hostler`, the host worker as root (S-2).
 
 They are told by their environment where everything is; what is secret lies in files that only their user reads (S-42).
 """
@@ -22,7 +22,7 @@ from workers.host_place import HostPlace
 from workers.installation import Installation, project_root, python
 from workers.service import Service
 
-API, CONTROL, HOST = "api", "control", "host"
+API, GATEWAY, CONTROL, HOST = "api", "gateway", "control", "host"
 _STEADY_SECONDS = 1.0
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _ANSWER_SECONDS = 5.0
@@ -33,7 +33,8 @@ def installation_services(installation: Installation) -> tuple[Service, ...]:
     own = (service_postgres.postgres_service(installation),) if installation.settings.own_database else ()
     temporal = service_temporal.temporal_service(installation)
     hosts = (host_service(installation, place) for place in installation.settings.hosts)
-    return (*own, temporal, api_service(installation), control_service(installation), *hosts)
+    ours = (api_service(installation), gateway_service(installation), control_service(installation))
+    return (*own, temporal, *ours, *hosts)
 
 
 def api_service(installation: Installation) -> Service:
@@ -50,6 +51,24 @@ def api_service(installation: Installation) -> Service:
         ready=ready,
         build=find_own_build(),
         requires=(service_postgres.NAME,),
+        bind=(installation.home,),
+    )
+
+
+def gateway_service(installation: Installation) -> Service:
+    """Describe the gateway; it listens once it has reached Postgres and Temporal."""
+
+    async def ready(process: ProcessRecord) -> bool:
+        return await is_listening(installation.ports.gateway)
+
+    return Service(
+        name=GATEWAY,
+        user=users.HOSTLER,
+        argv=module_arguments("workers.gateway"),
+        environment=environment(installation),
+        ready=ready,
+        build=find_own_build(),
+        requires=(service_postgres.NAME, service_temporal.NAME, API),  # the API brings the schema up to date
         bind=(installation.home,),
     )
 
@@ -95,7 +114,7 @@ def host_service(installation: Installation, place: HostPlace) -> Service:
         name=host_service_name(place),
         user=users.ROOT,
         argv=(*prefix(None if joint is None else joint.netns), *module_arguments("workers.host")),
-        environment={**environment(installation), **host_environment(installation, place)},
+        environment={**common_environment(installation), **host_environment(installation, place)},
         ready=ready,
         prepare=prepare,
         build=find_own_build(),
@@ -109,10 +128,8 @@ def module_arguments(module: str) -> tuple[str, ...]:
     return (python(), "-P", "-m", module)
 
 
-def environment(installation: Installation) -> dict[str, str]:
+def common_environment(installation: Installation) -> dict[str, str]:
     """Return what every process of ours is told. Nothing secret: other users may see a process' environment (S-42)."""
-    own = {"HOSTLER_DATABASE_URL": installation.database_url}
-    given = {"HOSTLER_DATABASE_URL_FILE": str(installation.database_url_file)}
     return {
         "LANG": "C.UTF-8",
         "PATH": PROGRAM_FOLDERS,
@@ -122,6 +139,17 @@ def environment(installation: Installation) -> dict[str, str]:
         **installation.settings.environment,
         "HOSTLER_HOME": str(installation.home),
         "HOSTLER_URL": installation.url,
+    }
+
+
+def environment(installation: Installation) -> dict[str, str]:
+    """Return what every process of the control plane is told besides: where Temporal and Postgres are."""
+    own = {"HOSTLER_DATABASE_URL": installation.database_url}
+    given = {"HOSTLER_DATABASE_URL_FILE": str(installation.database_url_file)}
+    return {
+        **common_environment(installation),
+        "HOSTLER_GATEWAY_URL": installation.gateway_url,
+        "HOSTLER_GATEWAY_LISTEN": installation.gateway_url,
         "HOSTLER_TEMPORAL_ADDRESS": installation.temporal_address,
         "HOSTLER_TEMPORAL_NAMESPACE": service_temporal.NAMESPACE,
         "HOSTLER_TEMPORAL_UI_URL": installation.ui_url,
@@ -160,6 +188,17 @@ def host_environment(installation: Installation, place: HostPlace) -> dict[str, 
         **installation.settings.environment,
     }
     return defaults | {name: value for name, value in told.items() if value is not None}
+
+
+async def is_listening(port: int) -> bool:
+    """Tell whether a port of loopback takes connections."""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+            return True
+    except (OSError, TimeoutError):
+        return False
 
 
 async def http_status(port: int, path: str) -> int | None:

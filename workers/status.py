@@ -21,7 +21,7 @@ from workers.installation import Installation, read_installation
 from workers.locks import is_supervised
 from workers.preflight import RULES_WITHOUT_ROOT
 from workers.progress import Followed, is_running
-from workers.service_hostler import API, installation_services
+from workers.service_hostler import API, GATEWAY, installation_services
 
 _NO_INSTALLATION = {"installed": False, "why": "nothing was brought up in this state directory: run `hostler up`"}
 
@@ -60,6 +60,7 @@ def where(installation: Installation, name: str) -> str | None:
         "postgres": str(installation.postgres_socket),
         "temporal": f"{installation.temporal_address}, UI {installation.ui_url}",
         API: installation.url,
+        GATEWAY: installation.gateway_url,
     }
     return places.get(name)
 

@@ -31,6 +31,7 @@ from workers.fleet_client import FleetClient, ensure_token, refresh_credentials
 from workers.folders import ensure_folders
 from workers.installation import (
     Installation,
+    Ports,
     check_home,
     project_root,
     python,
@@ -41,7 +42,7 @@ from workers.installation import (
 from workers.locks import is_supervised, locked
 from workers.preflight import find_missing
 from workers.progress import Followed, follow
-from workers.service_hostler import API, CONTROL, host_service_name
+from workers.service_hostler import API, CONTROL, GATEWAY, host_service_name
 from workers.service_log import opened_log
 from workers.users import need_user
 
@@ -59,7 +60,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
     parser.add_argument("--netns", help="named network namespace for guests")
     parser.add_argument("--hosts", type=int, help="how many hosts this machine is; several live in namespaces")
     parser.add_argument("--boot-id-path", help="where the host worker reads the boot id (default: the kernel's)")
-    for port in ("api", "temporal", "ui"):
+    for port in ("api", "gateway", "temporal", "ui"):
         parser.add_argument(f"--{port}-port", type=int, help="0: a free one, remembered")
     parser.add_argument("--port", type=int, choices=[0], help="all ports: free ones, remembered")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a HOSTLER_… setting")
@@ -74,6 +75,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
         api_port=given.port if given.api_port is None else given.api_port,
         temporal_port=given.port if given.temporal_port is None else given.temporal_port,
         ui_port=given.port if given.ui_port is None else given.ui_port,
+        gateway_port=given.port if given.gateway_port is None else given.gateway_port,
         database_url=os.environ.get("HOSTLER_DATABASE_URL") or os.environ.get("DATABASE_URL"),
         environment=dict(pair.partition("=")[::2] for pair in given.set),
     )
@@ -112,7 +114,7 @@ def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
     check_not_newer(installation)
     running = earlier is not None and is_supervised(installation.run)
     if running:
-        if (settings, installation.ports) != (earlier, read_ports(home)):
+        if (settings, installation.ports) != (earlier, with_gateway(read_ports(home), installation.ports)):
             raise Conflict("this installation runs with other settings: `hostler down`, then `hostler up` with these")
         return installation, True
     made = users.ensure_users()
@@ -128,6 +130,11 @@ def prepare(home: Path, wishes: Wishes) -> tuple[Installation, bool]:
         refresh_credentials(installation, place)
     say_step("state", "done", str(home))
     return installation, False
+
+
+def with_gateway(known: Ports | None, chosen: Ports) -> Ports | None:
+    """Return the ports of a run with the one chosen now that a release before the gateway did not write."""
+    return known.model_copy(update={"gateway": chosen.gateway}) if known and not known.gateway else known
 
 
 def store_database_url(installation: Installation, url: str | None) -> None:
@@ -160,7 +167,7 @@ async def start_supervisor(installation: Installation) -> None:
 def service_names(installation: Installation) -> list[str]:
     """Name what runs without any host."""
     own = ["postgres"] if installation.settings.own_database else []
-    return [*own, "temporal", API, CONTROL]
+    return [*own, "temporal", API, GATEWAY, CONTROL]
 
 
 async def bring_hosts(installation: Installation, fleet: FleetClient) -> list[dict[str, Any]]:

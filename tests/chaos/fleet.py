@@ -241,7 +241,7 @@ class Fleet:
         join = JoinString.parse(given["join"])
         join = join.model_copy(update={"url": f"http://127.0.0.1:{self.ports['host>api']}"})
         temporal_address = f"127.0.0.1:{self.ports['host>temporal']}"
-        self.host_id = await ensure_joined(self.host, join, temporal_address=temporal_address)
+        self.host_id = await ensure_joined(self.host, join, gateway_url=temporal_address)
 
     async def _is_up(self) -> bool:
         try:

@@ -301,4 +301,4 @@ def _environment(settings: Settings, host_settings: dict[str, Any]) -> dict[str,
 async def _enrol(fleet: Fleet, url: str, address: str) -> None:
     given = await fleet.call("POST", "/v1/hosts", json={"name": "host-1"})
     join = JoinString.parse(given["join"]).model_copy(update={"url": url})
-    await ensure_joined(fleet.home / "host", join, temporal_address=address)
+    await ensure_joined(fleet.home / "host", join, gateway_url=address)

@@ -109,7 +109,7 @@ class Fleet:
         order = script.pop("order", None) or an_order(host)
         return await self.control.start_workflow(
             ScriptedPass.run,
-            Script(order=order, queue=script.pop("queue", self.queues[host]), **script),
+            Script(order=order, queue=script.pop("queue", None) or self.queues[host], **script),
             id=workflow_id or f"vm/{uuid.uuid4().hex[:8]}",
             task_queue=CONTROL_QUEUE,
         )
@@ -117,8 +117,14 @@ class Fleet:
 
 @contextlib.asynccontextmanager
 async def running_fleet(
-    address: str, namespace: str, hosts: tuple[str, ...] = ("a",), **local: Any
+    address: str,
+    namespace: str,
+    hosts: tuple[str, ...] = ("a",),
+    *,
+    reach: Callable[[str], Awaitable[Client]] | None = None,
+    **local: Any,
 ) -> AsyncIterator[Fleet]:
+    """Run it. reach: connects a host as it does; without it, to Temporal itself."""
     control = await Client.connect(address, namespace=namespace, data_converter=data_converter(control_seal()))
     attacker = await Client.connect(address, namespace=namespace, data_converter=data_converter(None))
     bodies = {host: HostBody() for host in hosts}
@@ -133,7 +139,11 @@ async def running_fleet(
             )
         )
         for host in hosts:
-            client = await Client.connect(address, namespace=namespace, data_converter=data_converter(host_seal(host)))
+            converter = data_converter(host_seal(host))
+            if reach is None:
+                client = await Client.connect(address, namespace=namespace, data_converter=converter)
+            else:
+                client = await reach(host)
             body = bodies[host]
             await stack.enter_async_context(
                 Worker(

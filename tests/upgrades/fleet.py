@@ -154,7 +154,7 @@ class Fleet(Api):
         self.host_id = given["host_id"]
         if "join" in given:
             join = JoinString.parse(given["join"]).model_copy(update={"url": f"http://127.0.0.1:{self.port}"})
-            asyncio.run(ensure_joined(self.host_home, join, temporal_address=self.temporal_address))
+            asyncio.run(ensure_joined(self.host_home, join, gateway_url=self.temporal_address))
             return
         # The first release hands the credential out itself.
         reached = {
