@@ -59,7 +59,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
     client = await process.await_server("Temporal", stopping, partial(connect, settings, data_converter(None)))
     credentials = HostCredentials(HostStore(pool).by_credential)
     gateway = Gateway(client.workflow_service, client.namespace, keys, credentials)
-    server = await asyncio.to_thread(build_server, gateway, settings)
+    server = build_server(gateway, settings)
     await server.start()
     _log.info("hosts reach the gateway at %s", settings.gateway_url)
     await stopping.wait()
@@ -69,7 +69,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
 
 
 def build_server(gateway: Gateway, settings: Settings) -> grpc.aio.Server:
-    """Return a server that listens where the settings say once it is started; blocks.
+    """Return a server, of this event loop, that listens where the settings say once it is started.
 
     Raises Permanent where hosts' credentials would travel in the clear (S-34), or the address is taken.
     """

@@ -21,7 +21,7 @@ from tests.bench.installation import remove as remove_installation
 from workers.installation import read_installation
 
 PROJECT = Path(__file__).resolve().parents[2]
-PROCESSES = ("supervisor", "postgres", "temporal", "api", "control", "host")
+PROCESSES = ("supervisor", "postgres", "temporal", "api", "gateway", "control", "host")
 Row = dict[str, Any]
 
 

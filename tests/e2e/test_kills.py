@@ -14,7 +14,7 @@ from tests.e2e.installation import Installation, Row
 from tests.e2e.slow_image import SlowImage, slow_image
 from tests.e2e.steps_in_hand import await_another_try
 
-SERVICES = ("host", "control", "temporal", "api", "postgres")
+SERVICES = ("host", "gateway", "control", "temporal", "api", "postgres")
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Conflict, Invalid
+from runtime.settings import DEFAULT_GATEWAY_PORT
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
-from workers.installation import Installation, check_home, derive_settings, save_installation
+from workers.installation import Installation, Ports, check_home, derive_settings, save_installation
+from workers.up import with_gateway
 
 
 @given(st.from_regex(r"[a-z][a-z0-9]{0,13}", fullmatch=True))
@@ -47,9 +49,10 @@ def test_secrets_are_not_set_into_environments() -> None:
 
 
 def test_free_ports_are_remembered() -> None:
-    wishes = Wishes(api_port=0, temporal_port=0, ui_port=0)
+    wishes = Wishes(api_port=0, temporal_port=0, ui_port=0, gateway_port=0)
     ports = choose_ports(None, wishes)
-    assert len(set(ports.model_dump().values()) - {0}) == 5
+    assert len(set(ports.model_dump().values()) - {0}) == 6
+    assert ports.gateway != DEFAULT_GATEWAY_PORT
     assert choose_ports(ports, wishes) == ports
     assert choose_ports(ports, Wishes()) == ports
     assert choose_ports(ports, Wishes(api_port=9999)).api == 9999
@@ -57,12 +60,22 @@ def test_free_ports_are_remembered() -> None:
         choose_ports(None, Wishes(api_port=9999, ui_port=9999))
 
 
+def test_an_installation_of_before_the_gateway_gets_a_free_port_for_it() -> None:
+    """S-7: what ran at a port that a new default would take is somebody else's, perhaps; and it is no other wish."""
+    older = Ports(api=1, temporal=2, ui=3, temporal_http=4, temporal_metrics=5)
+    chosen = choose_ports(older, Wishes())
+    assert chosen.gateway not in (0, DEFAULT_GATEWAY_PORT)
+    assert with_gateway(older, chosen) == chosen == choose_ports(chosen, Wishes())
+    assert with_gateway(chosen, chosen.model_copy(update={"gateway": 7})) == chosen
+    assert choose_ports(None, Wishes()).gateway == DEFAULT_GATEWAY_PORT
+
+
 def test_a_taken_port_is_refused_by_number() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         taken = listener.getsockname()[1]
-        ports = choose_ports(None, Wishes(api_port=taken, temporal_port=0, ui_port=0))
+        ports = choose_ports(None, Wishes(api_port=taken, temporal_port=0, ui_port=0, gateway_port=0))
         with pytest.raises(Conflict, match=f"port {taken} .--api-port. is taken"):
             check_ports(ports)
     check_ports(ports)
