@@ -61,7 +61,7 @@ def limit(
         "max_vms": (vms, _whole),
         "max_vcpus": (cpus, _whole),
         "max_memory_mib": (memory, read_memory_mib),
-        "max_disk_gib": (disk, lambda text: read_disk_gib(text, "--disk")),
+        "max_disk_gib": (disk, read_disk_gib),
         "max_images": (images, _whole),
     }
     body = {key: _read(text, read) for key, (text, read) in given.items() if text is not None}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from model.errors import Conflict, Unavailable
+from model.errors import Conflict, NoRoom, Unavailable
 
 if TYPE_CHECKING:
     Pool = asyncpg.Pool[asyncpg.Record]
@@ -46,7 +46,7 @@ def translated() -> Generator[None]:
     except asyncpg.UniqueViolationError as error:
         raise Conflict("another row has this value already; choose another one") from error
     except asyncpg.ConfigurationLimitExceededError as error:  # what migrations raise for a project's limits (S-36)
-        raise Conflict(str(error)) from error
+        raise NoRoom(str(error)) from error
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
         raise Unavailable("the database refuses this user, or is not there; check the database URL") from error
     except _AWAY as error:

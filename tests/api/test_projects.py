@@ -48,10 +48,14 @@ async def test_a_project_gets_no_more_than_it_may_have(
 
 async def test_forty_at_once_get_what_there_is(world: World) -> None:
     """S-36: neither more nor fewer than the limit, whoever comes first, and no deadlock."""
-    await limit(world, max_vms=7)
+    await limit(world, max_vms=7, max_disk_gib=5)
     await world.token("operator", "blue")
-    answers = await asyncio.gather(*(create(world, f"vm-{number}") for number in range(40)))
-    assert sorted(answer.status_code for answer in answers) == [201] * 7 + [409] * 33
+    body = [{"name": f"v-{number}", "size_gib": 1} for number in range(40)]
+    volumes = (world.call("POST", "/v1/volumes", project="blue", json=each) for each in body)
+    vms = (create(world, f"vm-{number}") for number in range(20))
+    answers = await asyncio.gather(*volumes, *vms)
+    assert sorted(answer.status_code for answer in answers[:40]) == [201] * 5 + [409] * 35
+    assert sorted(answer.status_code for answer in answers[40:]) == [201] * 7 + [409] * 13
 
 
 async def test_what_grows_is_judged_and_what_is_there_stays(world: World) -> None:
