@@ -26,6 +26,8 @@ def host(*words: Words) -> None:
     """Become this machine's host worker; takes root.
 
     `--join FILE` (or `-`: standard input) holds what `hostler host add` printed, and is needed the first time only.
+    A host takes caps then, a little less than its machine has, unless `--max-vcpus`, `--max-memory` (MiB),
+    `--max-disk` (GiB) or `--no-caps` say otherwise.
     With `--no-disk-overcommit` disks are promised no more than the filesystem can hold.
     """
     become("workers.host", words)

@@ -50,6 +50,25 @@ class Caps(Lenient):
         return self.model_copy(update={"max_disk_gib": lowest})
 
 
+def propose_caps(memory_mib: int | None, disk_bytes: int | None) -> Caps:
+    """Propose the caps of a machine of this size: what its host itself needs is left (H-A5). Unknown: no cap on it.
+
+    memory_mib: its memory, of which 1 GiB, or 5 % where that is more, is left. disk_bytes: the size of the filesystem
+    of its state directory, of which 10 % is left.
+    """
+    return Caps(
+        max_memory_mib=memory_mib and max(1, memory_mib - max(1024, memory_mib // 20)),
+        max_disk_gib=disk_bytes and max(1, (disk_bytes - disk_bytes // 10) >> 30),
+    )
+
+
+def describe_caps(caps: Caps) -> str:
+    """Write caps for people."""
+    limits = {name: caps.limit(name) for name in DIMENSIONS}
+    told = [f"{amount(name, limit, True)} of {_WORDS[name][0]}" for name, limit in limits.items() if limit is not None]
+    return ", ".join(told) or "as much as is asked for"
+
+
 class Shortage(Frozen):
     """A dimension in which a wish does not fit beside what the others hold."""
 

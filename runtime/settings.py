@@ -104,9 +104,9 @@ class HostSettings(BaseSettings):
     `gateway_ca_file`: whose certificates the gateway may show, instead of those that the system trusts (PEM).
     `simulated_guests`: `beside` allows guests that are only told of beside real ones, `only` makes a host that runs no
     others, and needs neither a hypervisor nor root (X-4). `max_vcpus`, `max_memory_mib`, `max_disk_gib`: how much its
-    VMs may take in all; 0 means no cap (H-S8). `disk_overcommit`: whether disks are promised beyond what the
-    filesystem can hold (H-A4). `alone_after_seconds`: out of reach of its control plane for so long,
-    the host boots again what ran; 0: never (H-E6).
+    VMs may take in all; 0 means no cap, None what the host took at its enrolment (H-S8, H-A5). `disk_overcommit`:
+    whether disks are promised beyond what the filesystem can hold (H-A4). `alone_after_seconds`: out of reach of its
+    control plane for so long, the host boots again what ran; 0: never (H-E6).
     """
 
     model_config = SettingsConfigDict(env_prefix="HOSTLER_HOST_", frozen=True, extra="ignore")
@@ -129,19 +129,15 @@ class HostSettings(BaseSettings):
     allow_emulated_guests: bool = False
     simulated_guests: SimulatedGuests = "none"
     alone_after_seconds: float = Field(default=120.0, ge=0)
-    max_vcpus: int = Field(default=0, ge=0)
-    max_memory_mib: int = Field(default=0, ge=0)
-    max_disk_gib: int = Field(default=0, ge=0)
+    max_vcpus: int | None = Field(default=None, ge=0)
+    max_memory_mib: int | None = Field(default=None, ge=0)
+    max_disk_gib: int | None = Field(default=None, ge=0)
     disk_overcommit: bool = True
 
-    @property
-    def caps(self) -> Caps:
-        """Return the operator's caps."""
-        return Caps(
-            max_vcpus=self.max_vcpus or None,
-            max_memory_mib=self.max_memory_mib or None,
-            max_disk_gib=self.max_disk_gib or None,
-        )
+    def caps_over(self, taken: Caps) -> Caps:
+        """Return the operator's caps: what was said, else what was taken at enrolment."""
+        said = {name: getattr(self, name) for name in Caps.model_fields if getattr(self, name) is not None}
+        return taken.model_copy(update={name: limit or None for name, limit in said.items()})
 
     @property
     def names(self) -> HostNames:

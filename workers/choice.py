@@ -42,6 +42,7 @@ class Wishes:
     ui_port: int | None = None
     gateway_port: int | None = None
     database_url: str | None = None
+    no_caps: bool = False
     environment: dict[str, str] = field(default_factory=no_environment)
 
 

@@ -2,7 +2,8 @@
 
     credentials.json   what the fleet answered, and the host's own credential; 0600
     join.json          the token that was traded last, by its id; while the trade is on its way also the credential,
-                       so that a host which died before it had the answer asks for the same again
+                       so that a host which died before it had the answer asks for the same again; the caps
+                       that the host took when it joined (H-A5)
 
 Everything can be repeated: a host that has joined by a token never trades it again.
 """
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from drivers.durable import make_folder, write_durably
 from drivers.formats import CREDENTIALS, LIMIT_BYTES
-from drivers.machine import MACHINE_ID, read_host_file, read_machine_id, take_machine
+from drivers.machine import MACHINE_ID, measure_capacity, read_host_file, read_machine_id, take_machine
 from model.base import Lenient
+from model.capacity import Caps, propose_caps
 from model.credential import Credential, new_credential, parse_credential
 from model.errors import Conflict, Invalid, Permanent, Unreadable
 from model.join import LONGEST, JoinedHost, JoinString
@@ -35,15 +37,22 @@ class Trade(Lenient):
 
     token_id: str
     credential: str | None = None
+    caps: Caps = Caps()
 
 
 async def ensure_joined(
-    home: Path, join: JoinString, *, machine_id_path: Path = MACHINE_ID, gateway_url: str | None = None
+    home: Path,
+    join: JoinString,
+    *,
+    machine_id_path: Path = MACHINE_ID,
+    gateway_url: str | None = None,
+    caps: Caps | None = None,
 ) -> str:
     """Join by a join string unless this host did so already; return the host's id.
 
-    gateway_url: where this host gets its orders (S-7), if elsewhere than the fleet says. Raises Unavailable when the
-    API does not answer, Unauthenticated when it refuses the token, Conflict for another host's state directory.
+    gateway_url: where this host gets its orders (S-7), if elsewhere than the fleet says. caps: those that it takes.
+    Raises Unavailable when the API does not answer, Unauthenticated when it refuses the token, Conflict for another
+    host's state directory.
     """
     if join.fingerprint is not None:
         raise Permanent("this release cannot check the API's certificate by a fingerprint: join from a newer release")
@@ -65,6 +74,8 @@ async def ensure_joined(
             f"this state directory belongs to fleet {known.fleet_id}, the join token to fleet {joined.fleet_id}: join "
             "with an empty state directory"
         )
+    if caps is not None:
+        trade = trade.model_copy(update={"caps": caps})
     await asyncio.to_thread(_finish, home, joined, trade, join.url, gateway_url or joined.temporal_address)
     if known is not None:
         await asyncio.to_thread(take_machine, home, machine_id)
@@ -73,18 +84,35 @@ async def ensure_joined(
 
 def _begin(home: Path, token: Credential) -> Trade:
     """Return the trade of this token: the one that was begun, a new one, or a finished one without a credential."""
-    path = home / JOIN_NAME
+    begun = _read_trade(home)
+    known = begun is not None and (begun.credential is not None or (home / CREDENTIALS_NAME).exists())
+    if begun is not None and known and begun.token_id == token.id:
+        return begun
+    trade = Trade(token_id=token.id, credential=new_credential("hsh")[0], caps=begun.caps if begun else Caps())
+    write_durably(home / JOIN_NAME, trade.model_dump_json().encode(), mode=0o600)
+    return trade
+
+
+def measure_caps(home: Path) -> Caps:
+    """Measure this machine, and propose what its VMs may take in all (H-A5). Blocks."""
+    make_folder(home)
+    measured = measure_capacity(home, committed_millicores=None, promised_bytes=None)
+    return propose_caps(measured.memory_mib_total, measured.storage_bytes_total)
+
+
+def read_caps(home: Path) -> Caps:
+    """Return the caps that this host took when it joined; one that joined otherwise took none. Raises Unreadable."""
+    trade = _read_trade(home)
+    return trade.caps if trade is not None else Caps()
+
+
+def _read_trade(home: Path) -> Trade | None:
     try:
-        begun = Trade.model_validate_json(path.read_bytes())
-        if begun.token_id == token.id and (begun.credential is not None or (home / CREDENTIALS_NAME).exists()):
-            return begun
+        return Trade.model_validate_json((home / JOIN_NAME).read_bytes())
     except FileNotFoundError:
-        pass
+        return None
     except (OSError, ValueError) as error:
         raise Unreadable(f"{JOIN_NAME} cannot be read: remove it, and join with another join string") from error
-    trade = Trade(token_id=token.id, credential=new_credential("hsh")[0])
-    write_durably(path, trade.model_dump_json().encode(), mode=0o600)
-    return trade
 
 
 def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, gateway_url: str) -> None:
@@ -101,7 +129,8 @@ def _finish(home: Path, joined: JoinedHost, trade: Trade, url: str, gateway_url:
     if len(base64.b64decode(joined.sealing_key, validate=True)) != 32:
         raise Permanent("the API handed out a sealing key that is not 32 bytes long: look at the release it runs")
     write_document(home / CREDENTIALS_NAME, document)
-    write_durably(home / JOIN_NAME, Trade(token_id=trade.token_id).model_dump_json().encode(), mode=0o600)
+    done = trade.model_copy(update={"credential": None})
+    write_durably(home / JOIN_NAME, done.model_dump_json().encode(), mode=0o600)
 
 
 def write_document(path: Path, document: Mapping[str, object]) -> None:

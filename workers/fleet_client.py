@@ -13,6 +13,7 @@ import httpx2
 
 from drivers.confine import Confinement, python_binds, run_confined
 from drivers.durable import write_durably
+from model.capacity import Caps
 from model.errors import StepFailed, Unavailable
 from model.join import JoinString
 from workers import users
@@ -57,8 +58,8 @@ class FleetClient:
             document = {}
         return answer.status_code, cast("Json", document) if isinstance(document, dict) else {}
 
-    async def ensure_enrolled(self, place: HostPlace) -> str:
-        """Add a host of this machine, and join by what was answered, unless it did; return its id."""
+    async def ensure_enrolled(self, place: HostPlace, caps: Caps) -> str:
+        """Add a host of this machine, and join with these caps by what was answered, unless it did; return its id."""
         if self._installation.host_credentials(place).exists():
             return await asyncio.to_thread(read_host_id, self._installation, place)
         # A name that is taken is another host's, or that of a state directory which was lost.
@@ -70,7 +71,7 @@ class FleetClient:
         check("add this host", status, answer)
         join = JoinString.parse(str(answer["join"])).model_copy(update={"url": self._installation.url})
         home = self._installation.host_folder(place)
-        return await ensure_joined(home, join, gateway_url=self._installation.gateway_url)
+        return await ensure_joined(home, join, gateway_url=self._installation.gateway_url, caps=caps)
 
     async def find_host(self, host_id: str) -> Json:
         """Read this host as the fleet shows it."""

@@ -16,6 +16,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
@@ -27,6 +28,7 @@ from drivers.host.steps import HostSteps
 from drivers.machine import HostIdentity, lock_worker
 from drivers.patching import patch_files
 from drivers.reserve import Reserve
+from model.capacity import Caps, describe_caps
 from model.errors import HostlerError, Unavailable
 from model.join import JoinString
 from model.temporal import bulk_queue, host_queue
@@ -34,7 +36,7 @@ from runtime.finish import finish
 from runtime.log import configure_logging
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import host_worker_options
-from workers.enrolment import ensure_joined, read_join_string, renew_credential
+from workers.enrolment import ensure_joined, measure_caps, read_caps, read_join_string, renew_credential
 from workers.host_api import Credentials, HostApi, read_credentials
 from workers.host_errands import run_errands
 from workers.host_orders import Orders
@@ -85,6 +87,20 @@ async def keep_working(host: HostSteps, credentials: Credentials, orders: Orders
                 await stopping.wait()
 
 
+async def join_fleet(home: Path, join: JoinString, host_settings: HostSettings) -> None:
+    """Join, with the caps that were said, else with those that this machine's size proposes (H-A5)."""
+    # Simulated guests take nothing of the machine, whatever they are told to have.
+    measured = measure_caps(home) if host_settings.simulated_guests == "none" else Caps()
+    caps = host_settings.caps_over(measured)
+    host_id = await ensure_joined(home, join, machine_id_path=host_settings.machine_id_path, caps=caps)
+    _log.info(
+        "host %s has joined; its VMs may take in all: %s (another start with --max-vcpus, --max-memory, --max-disk or "
+        "--no-caps sets other caps)",
+        host_id,
+        describe_caps(host_settings.caps_over(read_caps(home))),
+    )
+
+
 async def run(
     settings: Settings, host_settings: HostSettings, stopping: asyncio.Event, join: JoinString | None = None
 ) -> None:
@@ -95,7 +111,7 @@ async def run(
     if patched:
         _log.info("%d files of the state directory were patched to this release's formats", patched)
     if join is not None:
-        await ensure_joined(home, join, machine_id_path=host_settings.machine_id_path)
+        await join_fleet(home, join, host_settings)
     credentials = read_credentials(home / "credentials.json")
     reserve = Reserve(home)
     identity = HostIdentity.open(
@@ -163,18 +179,35 @@ async def serve(join: str | None = None, **said: Any) -> None:
     await run(settings, host_settings, stopping, given)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Start the host worker; it ends with 1 and one sentence when it cannot. words: as of the command line."""
-    os.umask(0o077)
+def read_arguments(words: Sequence[str] | None = None) -> tuple[str | None, dict[str, Any]]:
+    """Read the command line: the file with the join string, and what it says of HostSettings."""
     parser = argparse.ArgumentParser(prog="python -m workers.host", description="Be this machine's host worker.")
     parser.add_argument("--join", metavar="FILE", help="a file with the join string, 0600; -: standard input")
+    parser.add_argument("--max-vcpus", type=int, metavar="N", help="processors of all VMs; 0: no cap")
+    parser.add_argument("--max-memory", type=int, metavar="MIB", help="memory of all VMs, in MiB; 0: no cap")
+    parser.add_argument("--max-disk", type=int, metavar="GIB", help="disks of all VMs, in GiB; 0: no cap")
+    parser.add_argument("--no-caps", action="store_true", help="admit whatever is asked for")
     parser.add_argument(
         "--no-disk-overcommit", action="store_true", help="promise disks no more than the filesystem can hold"
     )
     given = parser.parse_args(words)
-    said = {"disk_overcommit": False} if given.no_disk_overcommit else {}
+    caps = {"max_vcpus": given.max_vcpus, "max_memory_mib": given.max_memory, "max_disk_gib": given.max_disk}
+    said = {name: value for name, value in caps.items() if value is not None}
+    if given.no_caps and any(said.values()):
+        parser.error("--no-caps and a cap: say one of them")
+    if given.no_caps:
+        said = dict.fromkeys(caps, 0)
+    if given.no_disk_overcommit:
+        said["disk_overcommit"] = False
+    return given.join, said
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Start the host worker; it ends with 1 and one sentence when it cannot. words: as of the command line."""
+    os.umask(0o077)
+    join, said = read_arguments(words)
     try:
-        asyncio.run(serve(given.join, **said))
+        asyncio.run(serve(join, **said))
     except HostlerError as error:
         _log.error("%s", error.detail)
         finish(1)

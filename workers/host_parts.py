@@ -32,6 +32,7 @@ from drivers.simulated_disks import SimulatedDisks
 from drivers.slots import Slots
 from drivers.space import Space
 from runtime.settings import HostSettings, Settings, SimulatedGuests
+from workers.enrolment import read_caps
 from workers.host_api import HostApi
 
 IMAGE_USER = "hostler-image"
@@ -115,7 +116,7 @@ def build_host(
             fetch_input=api.fetch_input,
             fetch_certificate=api.fetch_certificate,
             allow_emulated_guests=host_settings.allow_emulated_guests,
-            caps=host_settings.caps,
+            caps=host_settings.caps_over(read_caps(paths.home)),
             disk_overcommit=host_settings.disk_overcommit,
             alone_after_seconds=host_settings.alone_after_seconds or None,
         )

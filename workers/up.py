@@ -18,14 +18,16 @@ from temporalio.client import Client
 
 from drivers.confine import PROGRAM_FOLDERS, Confinement, launch_detached
 from drivers.durable import write_durably
+from model.capacity import Caps, describe_caps
 from model.errors import Conflict, HostlerError, Unavailable
 from model.process import ProcessRecord
 from runtime.deployment import end_runs_of_other_builds, find_build_id
-from runtime.settings import default_home
+from runtime.settings import HostSettings, default_home
 from workers import service_temporal, users
 from workers.builds import SUPERVISOR, check_not_newer, end_other_supervisor
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
 from workers.demo_image import find_guest, publish_guest
+from workers.enrolment import measure_caps
 from workers.events import say_error, say_result, say_step
 from workers.fleet_client import FleetClient, ensure_token, refresh_credentials
 from workers.folders import ensure_folders
@@ -63,6 +65,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
     for port in ("api", "gateway", "temporal", "ui"):
         parser.add_argument(f"--{port}-port", type=int, help="0: a free one, remembered")
     parser.add_argument("--port", type=int, choices=[0], help="all ports: free ones, remembered")
+    parser.add_argument("--no-caps", action="store_true", help="let the host admit whatever is asked for")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a HOSTLER_… setting")
     given = parser.parse_args(words)
     wishes = Wishes(
@@ -72,6 +75,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
         netns=given.netns,
         hosts=given.hosts,
         boot_id_path=given.boot_id_path,
+        no_caps=given.no_caps,
         api_port=given.port if given.api_port is None else given.api_port,
         temporal_port=given.port if given.temporal_port is None else given.temporal_port,
         ui_port=given.port if given.ui_port is None else given.ui_port,
@@ -98,7 +102,7 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
         token = await ensure_token(installation)
         say_step("token", "done")
         async with FleetClient(installation, token) as fleet:
-            hosts = await bring_hosts(installation, fleet)
+            hosts = await bring_hosts(installation, fleet, no_caps=wishes.no_caps)
             if replaced:
                 await begin_passes_anew(installation)
             image = await bring_image(installation, fleet, guest)
@@ -170,17 +174,33 @@ def service_names(installation: Installation) -> list[str]:
     return [*own, "temporal", API, GATEWAY, CONTROL]
 
 
-async def bring_hosts(installation: Installation, fleet: FleetClient) -> list[dict[str, Any]]:
+async def bring_hosts(installation: Installation, fleet: FleetClient, *, no_caps: bool) -> list[dict[str, Any]]:
     """Enrol this machine's hosts, and wait until their workers have reported and the control worker polls."""
     places = installation.settings.hosts
     say_step("enrolment", "starting")
-    ids = [await fleet.ensure_enrolled(place) for place in places]  # one after another: each takes the next free name
-    say_step("enrolment", "done", ", ".join(ids))
+    new = [place for place in places if not installation.host_credentials(place).exists()]
+    caps = Caps() if no_caps else await asyncio.to_thread(choose_caps, installation)
+    # One after another: each takes the next free name.
+    ids = [await fleet.ensure_enrolled(place, caps) for place in places]
+    told = f"; its VMs may take in all: {describe_caps(caps)}" if new and caps != Caps() else ""
+    say_step("enrolment", "done", ", ".join(ids) + told)
     await follow(installation, [CONTROL, *map(host_service_name, places)])
     say_step("first report", "starting")
     hosts = await asyncio.gather(*(fleet.await_first_report(host_id, REPORT_SECONDS) for host_id in ids))
     say_step("first report", "done")
     return hosts
+
+
+def choose_caps(installation: Installation) -> Caps:
+    """Choose the caps of this machine's host (H-A5): several share one machine, and simulated guests take none of it.
+
+    Blocks.
+    """
+    given = installation.settings.environment
+    said = {name: given[key] for name in Caps.model_fields if (key := f"HOSTLER_HOST_{name.upper()}") in given}
+    simulated = given.get("HOSTLER_HOST_SIMULATED_GUESTS", "none") != "none"
+    none = simulated or len(installation.settings.hosts) > 1
+    return HostSettings.model_validate(said).caps_over(Caps() if none else measure_caps(installation.host))
 
 
 async def begin_passes_anew(installation: Installation) -> None:

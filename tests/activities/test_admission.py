@@ -206,7 +206,8 @@ async def test_a_report_tells_caps_apart_from_the_machines_size(world: HostWorld
     assert (told.caps, told.held) == (world.caps, SMALL)
     assert told.capacity.cpu_millicores_committed == 1000
     assert told.capacity.memory_mib_total not in (None, 0, 768)
-    assert HostSettings(max_vcpus=2, max_memory_mib=0).caps == Caps(max_vcpus=2)
+    taken = Caps(max_memory_mib=4096, max_disk_gib=10)
+    assert HostSettings(max_vcpus=2, max_memory_mib=0).caps_over(taken) == Caps(max_vcpus=2, max_disk_gib=10)
     await reports.take(ReportAnswer(acknowledged=1, want_whole=False, epoch=1, host_name="rack-7"))
     world.add("vm2", memory_mib=768)
     with pytest.raises(NoRoom, match=r"^host rack-7 refuses: memory"):

@@ -52,7 +52,7 @@ class SmallHost:
 @pytest.fixture(scope="module")
 def small_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHost]:
     """Mount a filesystem where the host's state goes, before anything is there."""
-    fleet = Installation(None, "--set", 'HOSTLER_HOST_IMAGE_ALLOW=["127.0.0.0/8"]')
+    fleet = Installation(None, "--no-caps", "--set", 'HOSTLER_HOST_IMAGE_ALLOW=["127.0.0.0/8"]')
     folder, backing = fleet.home / "host", tmp_path_factory.mktemp("small") / "filesystem"
     with backing.open("wb") as file:
         file.truncate(FILESYSTEM_BYTES)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.capacity import DIMENSIONS, Caps, Entitlement, find_shortages, refuse, without_host
+from model.capacity import (
+    DIMENSIONS,
+    Caps,
+    Entitlement,
+    describe_caps,
+    find_shortages,
+    propose_caps,
+    refuse,
+    without_host,
+)
 
 CAPS = Caps(max_vcpus=4, max_memory_mib=4096, max_disk_gib=10)
 amounts = st.integers(0, 6)
@@ -64,3 +74,24 @@ def test_a_project_reads_dimension_and_wish_alone(
     if shortages:
         wishes = "; ".join(each.wish for each in shortages)
         assert without_host(refuse(host, shortages).detail) == f"its host refuses: {wishes}"
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "disk_bytes", "caps"),
+    [
+        (4096, 100 << 30, Caps(max_memory_mib=3072, max_disk_gib=90)),
+        (20480, (100 << 30) + 1, Caps(max_memory_mib=19456, max_disk_gib=90)),
+        (40960, 15 << 30, Caps(max_memory_mib=38912, max_disk_gib=13)),
+        (512, 1 << 20, Caps(max_memory_mib=1, max_disk_gib=1)),
+        (None, None, Caps()),
+    ],
+)
+def test_caps_that_a_machines_size_proposes(memory_mib: int | None, disk_bytes: int | None, caps: Caps) -> None:
+    """H-A5: memory - max(1 GiB, 5 %), disk - 10 %; what could not be measured has none, processors never (H-S7)."""
+    assert propose_caps(memory_mib, disk_bytes) == caps
+
+
+def test_caps_in_words() -> None:
+    """H-A5, H-A3."""
+    assert describe_caps(Caps(max_vcpus=4, max_disk_gib=90)) == "4 vCPUs of cpu, 90 GiB of disk"
+    assert describe_caps(Caps()) == "as much as is asked for"

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.capacity import Caps
 from model.errors import Conflict, Invalid
 from runtime.settings import DEFAULT_GATEWAY_PORT
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
+from workers.host_place import place_host
 from workers.installation import Installation, Ports, check_home, derive_settings, save_installation
-from workers.up import with_gateway
+from workers.up import choose_caps, with_gateway
 
 
 @given(st.from_regex(r"[a-z][a-z0-9]{0,13}", fullmatch=True))
@@ -168,3 +170,18 @@ def test_unusual_state_directories_are_refused(home: str) -> None:
     """S-9: a socket path over the limit must not end in another, open place."""
     with pytest.raises(Invalid):
         check_home(Installation(Path(home), derive_settings("one")))
+
+
+def test_up_chooses_caps_without_a_question(tmp_path: Path) -> None:
+    """H-A5: by the machine's size and by what was set; several hosts on one machine, or simulated guests, have none."""
+    one = derive_settings("caps")
+    measured = choose_caps(Installation(tmp_path, one))
+    assert measured.max_memory_mib
+    assert measured.max_disk_gib
+    assert measured.max_vcpus is None
+    said = one.model_copy(update={"environment": {"HOSTLER_HOST_MAX_MEMORY_MIB": "0", "HOSTLER_HOST_MAX_VCPUS": "3"}})
+    expected = Caps(max_vcpus=3, max_disk_gib=measured.max_disk_gib)
+    assert choose_caps(Installation(tmp_path, said)) == expected
+    told = one.model_copy(update={"environment": {"HOSTLER_HOST_SIMULATED_GUESTS": "beside"}})
+    several = one.model_copy(update={"further_hosts": (place_host(one, "caps", 2),)})
+    assert choose_caps(Installation(tmp_path, told)) == choose_caps(Installation(tmp_path, several)) == Caps()

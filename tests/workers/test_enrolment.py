@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from drivers.machine import HostIdentity
+from drivers.machine import HostIdentity, total_memory_mib
+from model.capacity import Caps, describe_caps
 from model.credential import new_credential
 from model.errors import Conflict, Invalid, Unauthenticated, Unreadable
 from model.join import JoinString
 from model.report import HostReport
+from runtime.settings import HostSettings
 from store.database import Pool
 from tests.api.conftest import World, make_world, report_of, served
-from workers.enrolment import ensure_joined, read_join_string, renew_credential
+from workers.enrolment import ensure_joined, read_caps, read_join_string, renew_credential
+from workers.host import join_fleet, read_arguments
 from workers.host_api import HostApi, read_credentials
 
 
@@ -58,6 +62,49 @@ async def test_a_host_joins_once(world: World, tmp_path: Path) -> None:
     for name in ("credentials.json", "join.json"):
         assert stat.S_IMODE((home / name).stat().st_mode) == 0o600
     assert json.loads((home / "join.json").read_text())["credential"] is None
+
+
+async def test_a_host_takes_caps_when_it_joins_and_says_so(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H-A5: what its machine's size proposes, beside what was said; kept for later starts; none is a choice."""
+    caplog.set_level("INFO")
+    machine_id_path = machine(tmp_path, "a")
+    memory = total_memory_mib()
+    assert memory is not None
+    left = memory - max(1024, memory // 20)
+    wishes = {
+        "measured": ({}, Caps(max_memory_mib=left, max_disk_gib=disk_cap(tmp_path))),
+        "said": ({"max_vcpus": 2, "max_disk_gib": 0}, Caps(max_vcpus=2, max_memory_mib=left)),
+        "none": (read_arguments(["--no-caps"])[1], Caps()),
+        "simulated": ({"simulated_guests": "only"}, Caps()),
+    }
+    async with served(world.parts) as url:
+        for name, (said, caps) in wishes.items():
+            settings = HostSettings(machine_id_path=machine_id_path, **said)
+            await join_fleet(tmp_path / name, await invited(world, url, name=name), settings)
+            assert read_caps(tmp_path / name) == caps
+            assert f"its VMs may take in all: {describe_caps(caps)} (" in caplog.messages[-1]
+    joined = (tmp_path / "measured" / "join.json").read_bytes()
+    assert json.loads(joined)["credential"] is None
+    assert read_caps(tmp_path / "never joined") == Caps()
+
+
+def disk_cap(path: Path) -> int:
+    return shutil.disk_usage(path).total * 9 // 10 >> 30
+
+
+def test_caps_are_said_on_the_command_line_or_none_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """H-S8, H-A3 to H-A5."""
+    assert read_arguments(["--join", "-", "--max-vcpus", "4", "--max-memory=2048", "--max-disk=10"]) == (
+        "-",
+        {"max_vcpus": 4, "max_memory_mib": 2048, "max_disk_gib": 10},
+    )
+    assert read_arguments(["--no-disk-overcommit"]) == (None, {"disk_overcommit": False})
+    assert HostSettings(**read_arguments(["--no-caps"])[1]).caps_over(Caps(max_vcpus=1)) == Caps()
+    with pytest.raises(SystemExit):
+        read_arguments(["--no-caps", "--max-vcpus", "4"])
+    assert "say one of them" in capsys.readouterr().err
 
 
 async def test_a_host_that_died_before_the_answer_joins_by_the_same_string(world: World, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from activities.image import ImageActivities
 from activities.vm import VmActivities
 from drivers.names import HostNames
 from drivers.network import Network
+from model.capacity import Caps
 from model.report import HostReport, ReportAnswer
 
 PROJECT = Path(__file__).parents[2]
@@ -123,14 +124,16 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
 
 
 async def test_a_host_of_simulated_guests_takes_nothing_from_its_machine(tmp_path, ears) -> None:
-    """X-4, X-1: no network namespace, no firewall, no QEMU; the report says what it runs, and why."""
-    enrol(tmp_path, ears)
-    worker = await start(tmp_path, simulated_guests="only", bridge="told0")
+    """X-4, X-1, H-A5: no network namespace, no firewall, no QEMU; the report says what it runs, and why."""
+    taken = '{"token_id": "t", "caps": {"max_memory_mib": 512, "max_disk_gib": 9}}'
+    (enrol(tmp_path, ears) / "join.json").write_text(taken)
+    worker = await start(tmp_path, simulated_guests="only", bridge="told0", max_memory_mib="1024")
     try:
         assert await asyncio.to_thread(ears.heard.wait, 60)
         (only,) = ears.reports[0].hypervisors
         assert (only.name, only.available) == ("simulated", True)
         assert "chosen by name only" in only.why
+        assert ears.reports[0].caps == Caps(max_memory_mib=1024, max_disk_gib=9), "what was said, else what it took"
         assert not Path("/sys/class/net/told0").exists()
     finally:
         worker.send_signal(signal.SIGTERM)

@@ -18,6 +18,7 @@ import pytest
 from drivers.confine import is_alive, read_boot_id, signal_process
 from model.process import ProcessRecord
 from workers import users
+from workers.enrolment import measure_caps, read_caps
 from workers.service import ServiceRecords
 from workers.users import need_user
 
@@ -119,6 +120,8 @@ async def test_up_is_whole_and_can_be_repeated(fleet: Fleet) -> None:
         assert not any(secret.encode() in told for secret in hidden)
     logs = b"".join(log.read_bytes() for log in (fleet.home / "logs").iterdir())
     assert not any(secret.encode() in logs for secret in hidden)
+
+    assert read_caps(fleet.home / "host") == measure_caps(fleet.home / "host"), "H-A5: taken without a question"
 
     second = await fleet.up()
     assert fleet.processes() == before
