@@ -17,6 +17,7 @@ from typing import Literal
 
 from drivers.durable import translated
 from drivers.processes import find_start_time
+from model.capacity import Entitlement
 from model.errors import StepFailed
 
 Backend = Literal["v2", "v1", "none"]
@@ -113,6 +114,21 @@ class Cgroups:
             with contextlib.suppress(OSError):
                 counts = dict(line.split() for line in (folder / file).read_text().splitlines())
                 return int(counts.get("oom_kill", 0))
+        return 0
+
+    def find_use(self, vm_id: str) -> Entitlement:
+        """Say what a VM's cgroup lets it take of processors, and has taken of memory; without one, nothing (H-S9)."""
+        files = ("cpu.max", "memory.current") if self.backend == "v2" else ("cpu.cfs_quota_us", "memory.usage_in_bytes")
+        quota, memory_bytes = (self._read_number(vm_id, file) for file in files)
+        return Entitlement(
+            cpu_millicores=max(0, quota) * 1000 // PERIOD_MICROSECONDS, memory_mib=-(-memory_bytes // (1 << 20))
+        )
+
+    def _read_number(self, vm_id: str, file: str) -> int:
+        """Read the first number of a file of a VM's cgroup; 0 for one that is not there, or holds a word."""
+        for folder in self._folders(vm_id):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                return int((folder / file).read_text().split()[0])
         return 0
 
     def remove(self, vm_id: str) -> None:

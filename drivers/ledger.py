@@ -78,11 +78,9 @@ def wish_of(wanted: VmInput) -> Entitlement:
     )
 
 
-def entitlement_of(config: StoredConfig, status: StoredStatus | None) -> Entitlement:
+def entitlement_of(config: StoredConfig, status: StoredStatus) -> Entitlement:
     """Say what a VM holds by its record: compute until it is proven stopped in quarantine, disk until it is gone."""
     held = wish_of(config.input)
-    if status is None:
-        return held
     made = Entitlement(disk_gib=-(-(status.record.disk_bytes or 0) // GIB))
     if _is_stopped_for_good(status):
         held = Entitlement(disk_gib=held.disk_gib)

@@ -118,6 +118,7 @@ def build_host(
             allow_emulated_guests=host_settings.allow_emulated_guests,
             caps=host_settings.caps_over(read_caps(paths.home)),
             disk_overcommit=host_settings.disk_overcommit,
+            find_use=Cgroups.detect(names.cgroup).find_use,
             alone_after_seconds=host_settings.alone_after_seconds or None,
         )
     )

@@ -12,12 +12,12 @@ from drivers.host.seen import SeenStore
 from drivers.hypervisor import QEMU, SIMULATED, Availability, Guest, GuestVolume, Hypervisor
 from drivers.images import Images
 from drivers.jobs import Jobs
-from drivers.ledger import Ledger, entitlement_of
+from drivers.ledger import Ledger, entitlement_of, wish_of
 from drivers.machine import HostIdentity
 from drivers.names import HostNames
 from drivers.network import Attachment
 from drivers.network.choice import GuestNetwork
-from drivers.records import RecordStore
+from drivers.records import Entry, RecordStore
 from drivers.reserve import Reserve
 from drivers.shared import SharedRead
 from drivers.simulated_disks import RootDisks, SimulatedDisks
@@ -99,6 +99,8 @@ class Parts:
     allow_emulated_guests: bool = True
     caps: Caps = field(default_factory=Caps)
     disk_overcommit: bool = True
+    find_use: Callable[[str], Entitlement] = lambda _: Entitlement()
+    """Says what a VM's processes have taken of the machine: for one whose record is not whole (H-S9)."""
     alone_after_seconds: float | None = None
     """When a host that hears nothing of its control plane boots again what ran (H-E6); None: never."""
     availability: tuple[Availability, ...] = ()
@@ -180,14 +182,22 @@ class Parts:
         self.ledger = Ledger(self.caps, self._committed, self.identity.host_id, find_disk_room=self._find_disk_room)
 
     def _committed(self) -> Iterator[tuple[str, Entitlement]]:
-        """Give what the records hold. A config alone is a create that was not admitted yet, unless it has a disk."""
+        """Give what the records hold; of one that is not whole, what can be known."""
         for entry in self.records:
-            if entry.config is not None and (entry.status is not None or self._has_disk(entry.vm_id)):
+            if entry.config is not None and entry.status is not None:
                 yield entry.vm_id, entitlement_of(entry.config, entry.status)
+            elif entry.config is not None or entry.unreadable is not None:
+                yield entry.vm_id, self._estimate(entry)
         yield from self.volumes.committed()
 
-    def _has_disk(self, vm_id: str) -> bool:
-        return any(self.paths.disk(vm_id, name).exists() for name in DISK_NAMES)
+    def _estimate(self, entry: Entry) -> Entitlement:
+        """Count what a VM was admitted for, or what it has taken of its host where that is more (H-S9)."""
+        known = wish_of(entry.config.input) if entry.config is not None else Entitlement()
+        taken = Entitlement(disk_gib=-(-self._taken_by(entry.vm_id) // GIB))
+        return known | self.find_use(entry.vm_id) | taken
+
+    def _taken_by(self, vm_id: str) -> int:
+        return sum(_taken(self.paths.disk(vm_id, name)) for name in DISK_NAMES)
 
     def _find_disk_room(self) -> int | None:
         """Say how many GiB the filesystem can hold of all disks: what is free, and what they have taken (H-A4)."""
@@ -201,6 +211,8 @@ class Parts:
             record = entry.status.record if entry.config is not None and entry.status is not None else None
             if record is not None and record.disk_bytes is not None:
                 yield record.disk_bytes, _taken(self.paths.disk(entry.vm_id, record.disk))
+            elif entry.status is None:
+                yield (taken := self._taken_by(entry.vm_id)), taken
         for each in self.volumes.report():
             yield each.size_bytes, _taken(self.volumes.path(each.volume_id))
 

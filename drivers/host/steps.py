@@ -22,6 +22,7 @@ from drivers.host.storage import StorageSteps
 from drivers.host.volumes import VolumeSteps
 from drivers.host.watch import Watch
 from drivers.jobs import Job
+from drivers.records import CONFIG
 from model.errors import Failed
 from model.record import HostOrder, View
 
@@ -71,6 +72,8 @@ class HostSteps:
         for entry in parts.records:
             if entry.unreadable:
                 _log.error("the record of VM %s cannot be read: %s", entry.vm_id, entry.unreadable)
+            elif entry.status is None:
+                _log.warning("VM %s has only one of its two records, %s: it counts all the same", entry.vm_id, CONFIG)
         parts.seen.load()
         await parts.probe()
         await parts.network.start()

@@ -266,3 +266,34 @@ async def test_what_cannot_work_here_is_refused_before_anything_is_made(world: H
         await world.run_pass(make_row("vm1"))
     assert world.host.parts.records.find("vm1") is None
     assert held(world) == {}
+
+
+@pytest.mark.parametrize(
+    ("lost", "use", "counted", "said"),
+    [
+        ("status.json", Entitlement(), SMALL, "VM vm1 has only one of its two records, config.json"),
+        (
+            "status.json",
+            Entitlement(cpu_millicores=500, memory_mib=400),
+            Entitlement(cpu_millicores=1000, memory_mib=400, disk_gib=1),
+            "VM vm1 has only one of its two records, config.json",
+        ),
+        (
+            "config.json",
+            Entitlement(cpu_millicores=1000, memory_mib=200),
+            Entitlement(cpu_millicores=1000, memory_mib=200, disk_gib=1),
+            "config.json is missing beside status.json",
+        ),
+    ],
+)
+async def test_a_vm_with_one_of_its_two_records_counts(
+    world: HostWorld, caplog: pytest.LogCaptureFixture, lost: str, use: Entitlement, counted: Entitlement, said: str
+) -> None:
+    """H-S9, H-A1: with the larger of what it was admitted for and what it has taken; and its host warns of it."""
+    await make(world, "vm1")
+    await world.stop()
+    (world.host.parts.paths.folder("vm1") / lost).unlink()
+    world.use["vm1"] = use
+    await world.restart()
+    assert held(world) == {"vm1": counted}
+    assert said in caplog.text

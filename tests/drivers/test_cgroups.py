@@ -11,6 +11,7 @@ import pytest
 
 from drivers.cgroups import CgroupLimits, Cgroups
 from drivers.confine import Confinement, await_end, launch_detached, run_confined, signal_process
+from model.capacity import Entitlement
 from model.errors import StepFailed
 
 UID = 214_000 + os.getpid() % 5000
@@ -78,8 +79,11 @@ async def test_the_limits_are_the_kernels(real: Cgroups):
     assert real.count_memory_kills("vm-1") == 0
     assert (await run_confined(eater, timeout_seconds=60)).returncode != 0
     assert real.count_memory_kills("vm-1") == 1
+    found = real.find_use("vm-1")
+    assert (found.cpu_millicores, found.memory_mib <= 64) == (250, True), "H-S9"
     real.remove("vm-1")
     assert real.count_memory_kills("vm-1") == 0
+    assert real.find_use("vm-1") == Entitlement()
 
 
 def test_version_2_gets_its_files(fake: Cgroups, tmp_path):
@@ -91,6 +95,11 @@ def test_version_2_gets_its_files(fake: Cgroups, tmp_path):
     assert (folder / "memory.max").read_text() == str(64 << 20)
     (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
     assert fake.count_memory_kills("vm-1") == 2
+    (folder / "memory.current").write_text(f"{(3 << 20) + 1}\n")
+    assert fake.find_use("vm-1") == Entitlement(cpu_millicores=250, memory_mib=4)
+    (folder / "cpu.max").write_text("max 100000\n")
+    assert fake.find_use("vm-1").cpu_millicores == fake.find_use("vm-2").memory_mib == 0
+    fake.set_limits("vm-1", LIMITS)
     assert (folder / "memory.swap.max").read_text() == "0"
     assert (folder / "pids.max").read_text() == "20"
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids"
@@ -110,6 +119,7 @@ def test_a_host_without_cgroups_is_told_apart(tmp_path):
     assert none.backend == "none"
     assert none.ensure("vm-1", LIMITS) == ()
     assert (none.find_processes("vm-1"), none.list_ids()) == ([], [])
+    assert none.find_use("vm-1") == Entitlement()
     none.remove("vm-1")
 
 

@@ -168,3 +168,27 @@ async def test_a_removal_cut_off_anywhere_can_be_finished(tmp_path) -> None:
     assert store.find("vm1") is None
     with pytest.raises(NotFound):
         store.status("vm1")
+
+
+@pytest.mark.parametrize("name", ["config.json", "status.json"])
+async def test_one_of_two_records_is_looked_at_again(tmp_path, monkeypatch, name: str) -> None:
+    """H-S9: three times, 5 ms apart; what came meanwhile is there, what did not is told."""
+    folder = (await make_store(tmp_path, "vm1")).folder("vm1")
+    content, pauses = (folder / name).read_bytes(), []
+    (folder / name).unlink()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            (folder / name).write_bytes(content)
+
+    with monkeypatch.context() as clock:
+        clock.setattr("drivers.records.time.sleep", pause)
+        entry = load(tmp_path).find("vm1")
+        assert entry.config is not None
+        assert entry.status is not None
+        assert pauses == [0.005, 0.005]
+        (folder / name).unlink()
+        pauses += [0.0] * 9
+        assert (load(tmp_path).find("vm1").unreadable is None) == (name == "status.json")
+        assert len(pauses) == 13
