@@ -18,8 +18,9 @@ from api.route import GatedRoute
 from model.certificate import HostCertificate
 from model.errors import Conflict, Unavailable, Unreadable
 from model.ids import Digest, VmId
-from model.report import HostReport, ReportAnswer
+from model.report import ControlRelease, HostReport, ReportAnswer
 from model.specification import vm_input
+from model.versions import VERSION
 from model.vm import VmInput
 from store.host_report import store_report
 
@@ -33,6 +34,12 @@ async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> Repor
     for poke in taken.pokes:
         parts.poke(poke.vm_id, poke.pass_type, host.id)
     return taken.answer.model_copy(update={"host_name": host.name, "renew_credential": host.renew})
+
+
+@router.get("/release")
+async def release(host: EnrolledHost) -> ControlRelease:
+    """Say of which release this control plane is."""
+    return ControlRelease(version=VERSION)
 
 
 @router.get("/vms/{vm_id}/input")

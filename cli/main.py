@@ -100,6 +100,7 @@ _AUDIT_COMMANDS = (
     ("ls", "cli.audit:ls", "List who changed what."),
     ("check", "cli.audit:check", "Check that the audit trail is what was written."),
 )
+_UPGRADE_COMMANDS = (("check", "cli.upgrade:check", "Name what is in the way."),)
 _SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (
     ("control", "cli.processes:control", "Become a control worker."),
@@ -115,6 +116,7 @@ _GROUPS = (
     ("project", "Look at projects, and limit what they may have.", _PROJECT_COMMANDS),
     ("audit", "Look at who changed what, and check the record of it.", _AUDIT_COMMANDS),
     ("ssh-ca", "Show the authority of VMs' host certificates.", _SSH_CA_COMMANDS),
+    ("upgrade", "Look what an upgrade has still to do.", _UPGRADE_COMMANDS),
     ("worker", "Become a worker of a larger installation.", _WORKER_COMMANDS),
 )
 _EPILOGUE = (

@@ -96,6 +96,12 @@ class HostReport(Lenient):
     pass_number: int = 0
 
 
+class ControlRelease(Lenient):
+    """Of which release the control plane is: a host worker that is newer refuses to start (H-D4)."""
+
+    version: str
+
+
 class ReportAnswer(Lenient):
     """What the API answers: the number it stored, whether it wants a whole report next, the fleet's epoch and floor.
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 
 VERSION = "0.2.0.dev0"
+_FIRST = "0.1.0"
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.ASCII)
 
 
 def parse_version(text: str | None) -> tuple[int, int, int] | None:
     """Return (major, minor, patch), or None for what is unset, `dev` or no release."""
-    match = _NUMBERS.match(text or "")
-    if not match or "dev" in (text or ""):
-        return None
-    return int(match[1]), int(match[2]), int(match[3] or 0)
+    return None if "dev" in (text or "") else numbers_of(text)
 
 
 def release_order(text: str) -> tuple[tuple[int, int | str], ...]:
@@ -25,6 +23,21 @@ def release_order(text: str) -> tuple[tuple[int, int | str], ...]:
     for number, word in re.findall(r"([0-9]+)|([a-z]+)", text.partition("+")[0].lower()):
         parts.append((2, int(number)) if number else (0, word))
     return (*parts, (1, 0))
+
+
+def numbers_of(text: str | None) -> tuple[int, int, int] | None:
+    """Return (major, minor, patch), also of what a release is still becoming; None for what is no release."""
+    match = _NUMBERS.match(text or "")
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def is_newer(worker: str, control: str | None) -> bool:
+    """Say whether a host worker is of a newer release than its control plane, builds of one release being alike (H-D4).
+
+    None: a control plane that cannot tell its release, which is the first one's. What is no release is never newer.
+    """
+    ours, theirs = numbers_of(worker), numbers_of(control or _FIRST)
+    return ours is not None and theirs is not None and ours > theirs
 
 
 def is_below(worker: str | None, floor: str | None) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import time
+from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from temporalio.api.workflowservice.v1 import (
     SetWorkerDeploymentCurrentVersionRequest,
 )
 from temporalio.client import Client
-from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.common import SearchAttributeKey, VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import WorkerDeploymentConfig
 
@@ -26,6 +28,8 @@ from model.versions import VERSION, release_order
 DEPLOYMENT = "hostler-control"
 _CALL_TIMEOUT = timedelta(seconds=5)
 _ASK_SECONDS = 2.0
+_LIST_SECONDS = 10.0
+_RUNS_ON = SearchAttributeKey.for_keyword("TemporalWorkerDeploymentVersion")
 _PAUSE_SECONDS = 0.1
 _PACKAGES = ("model", "activities", "workflows", "runtime")
 _MAY_PASS = {
@@ -146,6 +150,29 @@ async def end_runs_of_other_builds(client: Client, build_id: str) -> int:
     except RPCError as error:
         raise Unavailable("Temporal does not list its open runs: those of the other build are ended later") from error
     return ended
+
+
+@dataclass(frozen=True)
+class Builds:
+    """The build that new passes begin on, and how many passes are open on which build."""
+
+    current: str | None
+    open_runs: dict[str, int]
+
+
+async def find_builds(client: Client, *, timeout_seconds: float = _LIST_SECONDS) -> Builds:
+    """Ask Temporal for the builds of control workers. Errors: Unavailable, where it does not tell in time."""
+    counted: Counter[str] = Counter()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            current = await current_build(client)
+            async for run in client.list_workflows(f"ExecutionStatus = 'Running' and TaskQueue = '{CONTROL_QUEUE}'"):
+                version = run.typed_search_attributes.get(_RUNS_ON)
+                if version is not None:
+                    counted[version.removeprefix(f"{DEPLOYMENT}:")] += 1
+    except (RPCError, RuntimeError, TimeoutError) as error:
+        raise Unavailable("Temporal does not tell which builds there are; try again") from error
+    return Builds(current, dict(counted))
 
 
 async def _set_current(client: Client, build_id: str) -> None:

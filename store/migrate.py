@@ -87,6 +87,13 @@ async def check_schema(pool: Pool) -> None:
         )
 
 
+async def count_migrations(pool: Pool) -> tuple[int, int]:
+    """Return how many migrations the database has, and how many this release knows."""
+    async with reading(pool) as connection:
+        made: int = await connection.fetchval("select coalesce(max(number), 0) from migrations")
+    return made, len(read_migrations())
+
+
 async def _apply(connection: asyncpg.Connection[asyncpg.Record], wanted: tuple[Migration, ...]) -> tuple[str, ...]:
     rows = await connection.fetch(_APPLIED)
     _check(wanted, _by_number(rows))

@@ -36,6 +36,7 @@ from runtime.finish import finish
 from runtime.log import configure_logging
 from runtime.settings import HostSettings, Settings
 from runtime.temporal import host_worker_options
+from workers.control_release import check_at_start, keep_checking
 from workers.enrolment import ensure_joined, measure_caps, read_caps, read_join_string, renew_credential
 from workers.host_api import Credentials, HostApi, read_credentials
 from workers.host_errands import run_errands
@@ -107,6 +108,7 @@ async def run(
     """Run the host worker until told to stop; guests and what steps have begun stay for the next one (H-E5)."""
     home = settings.host_home
     lock_worker(home)
+    await check_at_start(home)
     patched = await asyncio.to_thread(patch_files, home)
     if patched:
         _log.info("%d files of the state directory were patched to this release's formats", patched)
@@ -140,7 +142,13 @@ async def run(
             frame=reports.frame,
             on_answer=reports.take,
         )
-        background = [reporter.run(), host.watch.run(), host.alone.run(), run_errands(api, host.parts.paths)]
+        background = [
+            keep_checking(api),
+            reporter.run(),
+            host.watch.run(),
+            host.alone.run(),
+            run_errands(api, host.parts.paths),
+        ]
         await _until_stopped(keep_working(host, credentials, orders, stopping), background)
         await host.parts.images.close()
 

@@ -27,7 +27,7 @@ from model.errors import (
     Unreadable,
 )
 from model.join import JoinedHost
-from model.report import HostReport, ReportAnswer
+from model.report import ControlRelease, HostReport, ReportAnswer
 from model.text import clean_text
 from model.vm import VmInput
 
@@ -127,6 +127,13 @@ class HostApi:
         """Send one report. What has its default goes without saying: a host of idle VMs says it all day."""
         response = await self._call("POST", "/v1/host/report", report.model_dump_json(exclude_defaults=True))
         return _read(response, ReportAnswer)
+
+    async def find_release(self) -> str | None:
+        """Ask of which release the control plane is; None: of the first, which cannot tell."""
+        try:
+            return _read(await self._call("GET", "/v1/host/release", None), ControlRelease).version
+        except NotFound:
+            return None
 
     async def fetch_input(self, vm_id: str, digest: str) -> VmInput:
         """Fetch what a VM is to be made of, with exactly this digest (S-5).

@@ -80,6 +80,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("GET", "/v1/audit"): ("operator", True, False),
     ("GET", "/v1/audit/check"): ("operator", False, False),
     ("GET", "/v1/freezes"): ("viewer", False, False),
+    ("GET", "/v1/upgrade"): ("viewer", False, False),
     ("POST", "/v1/freeze"): ("operator", False, False),
     ("POST", "/v1/unfreeze"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
@@ -89,6 +90,7 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
 }
 HOST_CALLS = {
     ("POST", "/v1/host/report"),
+    ("GET", "/v1/host/release"),
     ("POST", "/v1/host/credential"),
     ("GET", "/v1/host/vms/{vm_id}/input"),
     ("POST", "/v1/host/vms/{vm_id}/certificate"),

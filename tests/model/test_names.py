@@ -12,7 +12,7 @@ from model.credential import new_credential, parse_credential
 from model.fence import Fence
 from model.ids import check_digest, check_label, is_uuid, mac_address, new_id, tap_name
 from model.temporal import bulk_queue, host_of_queue, host_queue, is_host_queue, vm_workflow_id
-from model.versions import is_below, parse_version
+from model.versions import is_below, is_newer, parse_version
 
 ALPHABET = string.ascii_lowercase + string.digits + "-"
 
@@ -107,6 +107,27 @@ def test_versions_compare_as_versions(worker: str | None, floor: str | None, bel
     """H-S5."""
     assert is_below(worker, floor) is below
     assert parse_version("dev") is None
+
+
+@pytest.mark.parametrize(
+    ("worker", "control", "newer"),
+    [
+        ("0.2.0", "0.1.9", True),
+        ("0.2.1", "0.2.0", True),
+        ("1.10.0", "1.9.0", True),
+        ("0.2.0", "0.2.0", False),
+        ("0.2.0.dev0", "0.2.0.dev3+abc", False),
+        ("0.2.0", "0.2.0.dev0", False),
+        ("0.1.0", "0.2.0", False),
+        ("0.2.0.dev0", None, True),
+        ("0.1.0.dev0", None, False),
+        ("dev", "0.1.0", False),
+        ("0.2.0", "dev", False),
+    ],
+)
+def test_a_host_worker_is_newer_by_its_release_alone(worker: str, control: str | None, newer: bool):
+    """H-D4: builds of one release are alike; the first release's control plane cannot tell what it is."""
+    assert is_newer(worker, control) is newer
 
 
 def test_a_credential_is_found_by_its_id_and_only_its_digest_is_kept():

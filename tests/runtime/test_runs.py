@@ -30,7 +30,7 @@ from model.temporal import CONTROL_QUEUE, LOOK_AGAIN, SEARCH_HOST, SEARCH_VM, vm
 from model.versions import VERSION, release_order
 from runtime import deployment
 from runtime.converter import data_converter
-from runtime.deployment import current_build, find_older_build, make_current
+from runtime.deployment import current_build, find_builds, find_older_build, make_current
 from runtime.failures import PAYLOAD_ERROR
 from runtime.settings import Settings
 from runtime.temporal import (
@@ -206,6 +206,11 @@ async def test_a_control_worker_makes_its_build_current(temporal_client: Client)
             assert await current_build(temporal_client) == "1.10.0"
             await poke(temporal_client, "CreateVm", "new")
             second = temporal_client.get_workflow_handle(vm_workflow_id("new"))
+            async with asyncio.timeout(BOUND):
+                runs = {"1.9.0": 1, "1.10.0": 1}
+                while (found := await find_builds(temporal_client)).open_runs != runs:  # noqa: ASYNC110 - shown later
+                    await asyncio.sleep(0.1)
+            assert found.current == "1.10.0"
             for handle, vm in ((first, "old"), (second, "new")):
                 await poke(temporal_client, "CreateVm", vm)
                 assert await asyncio.wait_for(handle.result(), BOUND) == 2

@@ -19,7 +19,11 @@ from activities.vm import VmActivities
 from drivers.names import HostNames
 from drivers.network import Network
 from model.capacity import Caps
-from model.report import HostReport, ReportAnswer
+from model.errors import Conflict
+from model.report import ControlRelease, HostReport, ReportAnswer
+from model.versions import VERSION
+from workers.control_release import check_release, keep_checking
+from workers.host_api import HostApi
 
 PROJECT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the host worker runs as root")
@@ -31,9 +35,21 @@ class Ears:
     def __init__(self) -> None:
         self.reports: list[HostReport] = []
         self.heard = threading.Event()
+        self.release: str | None = f"{VERSION.partition('.dev')[0]}.dev77+another"
+        self.asked = 0
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/v1/host/release":
+                    owner.asked += 1
+                if self.path != "/v1/host/release" or owner.release is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(ControlRelease(version=owner.release).model_dump_json().encode())
+
             def do_POST(self) -> None:
                 report = HostReport.model_validate_json(self.rfile.read(int(self.headers["content-length"])))
                 owner.reports.append(report)
@@ -101,6 +117,7 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
         report = ears.reports[0]
         assert report.whole
         assert report.vms == ()
+        assert ears.asked, "which release the control plane is of; another build of the same one is no newer one"
         assert "ensure_booted" in report.activity_names
         assert "ensure_root_disk" in report.activity_names
         known = {name for owner in (VmActivities, ImageActivities) for name in vars(owner) if not name.startswith("_")}
@@ -121,6 +138,38 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
     assert worker.returncode == 0, said.decode()
     assert b"Traceback" not in said
     assert json.loads((host / "host.json").read_text())["epoch"] == 3
+
+
+@pytest.mark.parametrize("release", [None, "0.1.9"])
+async def test_a_host_newer_than_its_control_plane_refuses_to_start(tmp_path, ears, release: str | None) -> None:
+    """H-D4: with what to do, before it patched or reported anything; the first release cannot tell what it is."""
+    ears.release = release
+    home = enrol(tmp_path, ears)
+    record = home / "machines" / "vm1" / "config.json"
+    record.parent.mkdir(parents=True, mode=0o700)
+    record.write_text('{"format": 1}')
+    worker = await start(tmp_path, simulated_guests="only", bridge="told0")
+    _, said = await asyncio.wait_for(worker.communicate(), 60)
+    theirs = release or "0.1"
+    assert worker.returncode == 1
+    assert (
+        f"this host worker is of release {VERSION}, its control plane of {theirs}: upgrade the control plane first, or "
+        f"start the host worker of {theirs} again; guests run on"
+    ) in said.decode()
+    assert ears.reports == []
+    assert [path.name for path in record.parent.iterdir()] == ["config.json"]
+    assert not (home / "host.json").exists()
+
+
+async def test_a_host_that_could_not_ask_refuses_once_it_is_told(ears) -> None:
+    """H-D4, H-E6: a control plane that is away keeps no host from starting."""
+    ears.release = "0.1.9"
+    async with HostApi("http://127.0.0.1:1", "secret") as away:
+        assert not await check_release(away)
+    async with HostApi(f"http://127.0.0.1:{ears.server.server_port}", "secret") as api:
+        for refuses in (check_release, keep_checking):
+            with pytest.raises(Conflict, match="upgrade the control plane first"):
+                await refuses(api)
 
 
 async def test_a_host_of_simulated_guests_takes_nothing_from_its_machine(tmp_path, ears) -> None:
