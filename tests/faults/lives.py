@@ -5,6 +5,8 @@ Each begins where the one before it has ended, and the last one ends with nothin
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +111,18 @@ async def _stop_unseen(fleet: Fleet, vm_id: str) -> None:
         await _patch(power_state="stopped")(fleet, vm_id)
 
 
+async def _until_booted(fleet: Fleet, vm_id: str) -> None:
+    """A guest lets go of a disk once its kernel runs; before, a detach may be tried more than once.
+
+    What it printed while no worker lived is lost (S-14): then it has had the time of a boot.
+    """
+    log = fleet.home / "host" / "machines" / vm_id / "console.log"
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(30):
+            while not log.exists() or b"login:" not in log.read_bytes():  # noqa: ASYNC110 - a file
+                await asyncio.sleep(0.2)
+
+
 def _is(power: str) -> Callable[[Row | None], bool]:
     """As wanted, and applied."""
 
@@ -203,8 +217,8 @@ REAL_STORIES = (
             prepare=_make_volume,
             exact=False,
         ),
-        Life("detach", _change_volumes("DELETE"), _is("running")),
-        _DESTROY,
+        Life("detach", _change_volumes("DELETE"), _is("running"), prepare=_until_booted),
+        Life("destroy beside its volume", _delete("now=true"), lambda row: row is None),
     ),
 )
 """With real guests, which take some seconds to boot."""

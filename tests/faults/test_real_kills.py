@@ -58,7 +58,7 @@ def kills_at(point: Point) -> tuple[str, ...]:
     return KILLS if point.name in _activities() else ()
 
 
-# Not part of every slow run yet: whole, it has been seen with one difference, since mended, and takes 13 minutes.
+# Not part of every slow run: alone it takes a quarter of an hour.
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("FAULTS") != "all", reason="`make faults` runs it")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a host's bridge, taps and users need root")
