@@ -111,6 +111,17 @@ class Host:
             shutil.rmtree(folder)
             subprocess.run(["cp", "-a", "--sparse=always", str(copy), str(folder)], check=True)
 
+    def await_log(self, words: str, seconds: float = 60) -> str:
+        """Return the line of the worker's log that has these words, once it is there."""
+        log = self.installation.home / "logs" / f"{self.service}.log"
+        deadline = time.monotonic() + seconds
+        while True:
+            for line in log.read_text(errors="replace").splitlines():
+                if words in line:
+                    return line
+            assert time.monotonic() < deadline, f"{log}: no line with {words!r}"
+            time.sleep(0.2)
+
     def inside(self, *words: str) -> str:
         """Run a program in the host's namespace."""
         command = ["nsenter", f"--net=/run/netns/{self.settings['netns']}", *words]
@@ -134,3 +145,17 @@ class Host:
                     time.sleep(0.02)
                     continue
             return
+
+
+@contextlib.contextmanager
+def moved_to_another_machine(host: Host) -> Iterator[None]:
+    """Let the state directory be one that was made on another machine, for as long as the block lasts."""
+    path = host.folder / "host.json"
+    own = path.read_text()
+    with host.without_worker():
+        path.write_text(json.dumps({**json.loads(own), "machine_id": "0" * 32}))
+    try:
+        yield
+    finally:
+        with host.without_worker():
+            path.write_text(own)
