@@ -276,6 +276,13 @@ class NewVolumeBody(Body):
     host: HostId | None = None
 
 
+class AdoptBody(Body):
+    """Whose a VM is that its host holds without a row, and what it is called if not as its host's record says."""
+
+    project: Name = Field(default=None, description="The one that its host's record says")  # type: ignore[assignment]
+    name: Name = Field(default=None)  # type: ignore[assignment]
+
+
 class AdoptVolumeBody(Body):
     """What a volume is to be called from now on."""
 
@@ -299,6 +306,8 @@ class SettleBody(Body):
 
     choice: Choice
     host: HostId = Field(default=None, description="Where several hosts hold it")  # type: ignore[assignment]
+    project: Name = Field(default=None, description="Of one that is adopted")  # type: ignore[assignment]
+    name: Name = Field(default=None, description="Of one that is adopted under another")  # type: ignore[assignment]
 
 
 class ReplaceHostBody(Body):

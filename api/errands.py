@@ -13,6 +13,7 @@ from model.ids import new_id
 
 WAIT_SECONDS = 10.0
 OPEN_LIMIT = 64
+ErrandKind = Literal["console", "record"]
 
 
 class Errand(BaseModel):
@@ -21,7 +22,7 @@ class Errand(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: str
-    kind: Literal["console"]
+    kind: ErrandKind
     vm_id: str
     limit_bytes: int
 
@@ -42,7 +43,7 @@ class Errands:
         self._wait_seconds = wait_seconds
         self._hosts: dict[str, _Questions] = {}
 
-    async def ask(self, host_id: str, kind: Literal["console"], vm_id: str, limit_bytes: int) -> bytes:
+    async def ask(self, host_id: str, kind: ErrandKind, vm_id: str, limit_bytes: int) -> bytes:
         """Ask a host and wait for its answer; raise Unavailable when it does not come for it in time."""
         host = self._host(host_id)
         if len(host.answers) >= OPEN_LIMIT:

@@ -11,7 +11,7 @@ from api.bodies import AdoptVolumeBody, ChangeHostBody, ForgetBody, MaintenanceB
 from api.campaigns import drains_of, one_host_view
 from api.cursor import After, Limit, page
 from api.documents.base import Page
-from api.documents.host import ForeignVm, ForgottenVmDocument, HostDocument, InvitationDocument
+from api.documents.host import ForgottenVmDocument, HostDocument, InvitationDocument
 from api.documents.vm import VmDocument
 from api.documents.volume import ForeignVolume, VolumeDocument
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
@@ -149,10 +149,3 @@ async def adopt_volume(
     host_id = (await parts.hosts.get(host)).id
     adopted = await adopt_foreign(parts.pool, host_id, volume, project=caller.home, name=body.name, actor=caller.actor)
     return volume_view(adopted, project=caller.project)
-
-
-@router.get("/{host}/foreign")
-async def foreign(host: HostId, _caller: FleetViewer, parts: PartsOf) -> Page[ForeignVm]:
-    """List what a host holds although no row places it there; it is shown and left alone (L-R1)."""
-    found = await parts.hosts.foreign((await parts.hosts.get(host)).id)
-    return Page(items=[ForeignVm.model_validate(entry) for entry in found], next_cursor=None)

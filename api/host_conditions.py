@@ -15,7 +15,7 @@ SHOWN_FOR = timedelta(days=7)
 
 def host_conditions(host: StoredHost) -> list[Condition]:
     """List what is wrong with a host by its row and its last report."""
-    found = _identity(host)
+    found = _identity(host) + _foreign(host)
     if host.report is not None:
         found += _disk(host.report.capacity) + _unmanaged(host.report.unmanaged)
     return found
@@ -35,6 +35,21 @@ def _identity(host: StoredHost) -> list[Condition]:
         advice = f"`hostler host replace {host.name}` lets it join again"
         told.append(Condition(condition="revoked", what="its credential was revoked", advice=advice))
     return told
+
+
+def _foreign(host: StoredHost) -> list[Condition]:
+    """Tell of VMs that no row places there: which nobody stops before an operator has chosen (L-R1, H-R2)."""
+    found: list[Condition] = []
+    advice = f"`hostler host foreign {host.name}` lists them; "
+    if host.vms_braked:
+        what = f"it holds {host.vms_braked} VMs that no row places there: too many at once, so none of them is stopped"
+        choices = "`hostler host adopt`, `quarantine` or `leave` settles each"
+        found.append(Condition(condition="rows_missing", what=what, advice=advice + choices))
+    if host.vms_misplaced:
+        what = f"it holds {host.vms_misplaced} VMs whose rows name another host; they are stopped and kept"
+        told = "nothing destroys them but you, on the host itself"
+        found.append(Condition(condition="misplaced", what=what, advice=advice + told))
+    return found
 
 
 def _unmanaged(count: int) -> list[Condition]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from api.adopting import take_vanished
 from api.bodies import HostKeyBody
 from api.documents.base import Taken
 from api.documents.host import ErrandList
@@ -30,9 +31,11 @@ router = APIRouter(prefix="/v1/host", tags=["for hosts"], route_class=GatedRoute
 @router.post("/report")
 async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> ReportAnswer:
     """Take a host's report and wake the VMs that it gives a reason to look at (H-S11)."""
-    taken = await store_report(parts.pool, host.id, cleaned(body))
+    taken = await store_report(parts.pool, host.id, cleaned(body), vanish_brake=parts.vanish_brake)
     for poke in taken.pokes:
         parts.poke(poke.vm_id, poke.pass_type, host.id)
+    for vm_id in taken.vanished:
+        parts.begin(take_vanished(parts, host.id, vm_id))
     return taken.answer.model_copy(update={"host_name": host.name, "renew_credential": host.renew})
 
 

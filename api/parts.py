@@ -18,6 +18,7 @@ from api.errands import Errands
 from api.progress import Progress
 from model.campaign import CampaignKind
 from model.errors import Unavailable
+from model.foreign import VANISH_BRAKE, VANISH_GRACE
 from model.passes import PassType
 from model.placement import Policy
 from model.volume import VOLUME_GRACE
@@ -67,6 +68,8 @@ class Parts:
     domain: str = "hostler.internal"
     tombstone_grace: timedelta = timedelta(hours=24)
     volume_grace: timedelta = VOLUME_GRACE
+    vanish_grace: timedelta = VANISH_GRACE
+    vanish_brake: int = VANISH_BRAKE
     placement: Policy = field(default_factory=Policy)
     errands: Errands = field(default_factory=Errands)
     progress: Progress = field(default_factory=Progress)
@@ -93,17 +96,18 @@ class Parts:
         """Wake a VM's workflow without making the caller wait; what is lost, the sweep finds."""
         if self.client is not None:
             called = poke(self.client, pass_type, vm_id, host_id=host_id, search_attributes=self.search_attributes)
-            self._hurry(called, {"vm": vm_id})
+            self.begin(_bear_with(called, {"vm": vm_id}))
 
     def poke_campaign(self, kind: CampaignKind, campaign_id: str, host_id: str | None = None) -> None:
         """Wake a campaign's workflow likewise."""
         if self.client is not None:
             attributes = self.search_attributes
             called = poke_campaign(self.client, kind, campaign_id, host_id=host_id, search_attributes=attributes)
-            self._hurry(called, {"campaign": campaign_id})
+            self.begin(_bear_with(called, {"campaign": campaign_id}))
 
-    def _hurry(self, called: Coroutine[None, None, None], about: dict[str, str]) -> None:
-        task = asyncio.create_task(_bear_with(called, about))
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do work that no caller waits for; `drain` does."""
+        task = asyncio.create_task(work)
         self._poking.add(task)
         task.add_done_callback(self._poking.discard)
 
@@ -114,7 +118,7 @@ class Parts:
         return f"{self.ui_url.rstrip('/')}/namespaces/{quote(self.namespace, safe='')}/workflows"
 
     async def drain(self) -> None:
-        """Wait for the wake-ups that are on their way."""
+        """Wait for the work that was begun and is on its way."""
         await asyncio.gather(*self._poking, return_exceptions=True)
 
 

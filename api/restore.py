@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from api.adopting import take_by_hand
 from api.bodies import SettleBody
 from api.documents.restore import RestoreDocument, RestoreItem, UnheardHost
 from api.gate import FleetOperator, FleetViewer, PartsOf
@@ -33,7 +34,15 @@ async def begin(caller: FleetOperator, parts: PartsOf) -> RestoreDocument:
 @router.post("/vms/{vm_id}")
 async def settle_vm(vm_id: VmId, body: SettleBody, caller: FleetOperator, parts: PartsOf) -> RestoreItem:
     """Settle one VM. Nothing is sent to its host before the restore is finished."""
-    item = await settle(parts.pool, vm_id, body.choice, caller.actor, host=body.host, grace=parts.tombstone_grace)
+
+    async def take(host_id: str) -> None:
+        becomes = "adopt" if body.choice == "adopt" else "quarantine"
+        given = {"project": body.project, "name": body.name}
+        await take_by_hand(parts, host_id, vm_id, becomes, caller.actor, **given, restoring=True)
+
+    item = await settle(
+        parts.pool, vm_id, body.choice, caller.actor, host=body.host, grace=parts.tombstone_grace, take=take
+    )
     return _item(item).model_copy(update={"choice": body.choice})
 
 

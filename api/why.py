@@ -172,13 +172,21 @@ _TOLD: dict[Waiting, _Told] = {
 }
 
 
+# A VM that lost its row waits as one that was deleted does, but nobody asked for its end (L-R1).
+_VANISHED = _Told(
+    "had lost its row, so it is stopped and kept, by a row that was made from the record of {host}",
+    "{back} brings it back until then; `hostler vm rm {name}` has it end as a deleted one does.",
+    _destroy_at,
+)
+
+
 def why(vm: StoredVm, *, project: str | None) -> Why | None:
     """Say why nothing more is done for a VM; None when everything wanted is there."""
     told = _find(vm)
     if told is None:
         return None
     host = "its host" if project is not None else f"its host {vm.host_name}"
-    names = {"name": vm.name, "host": host, "held_by": vm.held_by or "another operation"}
+    names = {"name": vm.name, "host": host, "held_by": vm.held_by or "another operation", "back": _bring_back(vm)}
     word, said, since = told
     return Why(
         waits_for=word,
@@ -189,6 +197,13 @@ def why(vm: StoredVm, *, project: str | None) -> Why | None:
         tried=_tried(vm, project=project),
         overdue_since=vm.expected_by if vm.overdue else None,
     )
+
+
+def _bring_back(vm: StoredVm) -> str:
+    """Say what brings a VM back that vanished: an operator who confirms whose it is, or anybody who may undelete it."""
+    if vm.told_project is None:
+        return f"`hostler vm undelete {vm.name}`"
+    return f"`hostler host adopt {vm.host_name} {vm.id} --project {vm.told_project}`"
 
 
 def _find(vm: StoredVm) -> tuple[str, _Told, datetime | None] | None:
@@ -203,7 +218,8 @@ def _find(vm: StoredVm) -> tuple[str, _Told, datetime | None] | None:
         return CONTROL_PLANE, _NOT_TAKEN_UP, vm.due_at
     if vm.waiting_for in _TOLD and (vm.due_at is None or vm.due_at > vm.now):
         word = Waiting(vm.waiting_for)
-        return word, _TOLD[word], vm.waiting_since
+        vanished = word is Waiting.GRACE and vm.quarantine is not None and vm.quarantine.kind == "vanished"
+        return word, _VANISHED if vanished else _TOLD[word], vm.waiting_since
     doing = clean_text(vm.status_detail) if vm.status_detail else "its pass begins"
     return WORK, _Told(f"is being worked on: {_literally(doing)}", "Nothing is needed."), None
 

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from cli.campaign import describe, describe_failures
 from cli.client import Api
-from cli.document import Document, documents, inner, things
+from cli.document import Document, documents, inner
+from cli.host_foreign import print_foreign
 from cli.options import Json, read_duration, read_pairs
 from cli.output import age, moment, print_facts, print_json, print_table, say
 from cli.room import describe_conditions, describe_room, short_room
@@ -72,7 +73,7 @@ def show(name: str, /, *, as_json: Json = False) -> None:
         host = api.get(f"/v1/hosts/{segment(name)}")
         path = f"/v1/hosts/{host['id']}"
         quarantined: list[Document] = api.list(f"{path}/quarantined")["items"]
-        foreign = things(api.get(f"{path}/foreign"), "items")
+        foreign = documents(api.get(f"{path}/foreign"), "items")
         forgotten: list[Document] = api.list(f"{path}/forgotten")["items"]
     if as_json:
         print_json({**host, "quarantined": quarantined, "foreign": foreign, "forgotten": forgotten})
@@ -87,8 +88,8 @@ def show(name: str, /, *, as_json: Json = False) -> None:
         rows = (tuple(vm.get(key) for key in ("project", "name", "power_state", "id")) for vm in forgotten)
         print_table(("PROJECT", "NAME", "WANTED", "ID"), rows, empty="")
     if foreign:
-        sys.stdout.write("\nforeign: here without a row; shown and left alone\n")
-        print_table(("VM",), ((each,) for each in foreign), empty="")
+        sys.stdout.write("\nhere without a row\n")
+        print_foreign(foreign)
 
 
 def cordon(name: str, /, *, as_json: Json = False) -> None:

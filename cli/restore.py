@@ -13,12 +13,20 @@ from cli.vm_create import segment
 from model.restore import CHOICES, MEANING
 
 
-def restore(*, settle: tuple[str, ...] = (), begin: bool = False, finish: bool = False, as_json: Json = False) -> None:
+def restore(
+    *,
+    settle: tuple[str, ...] = (),
+    project: str | None = None,
+    begin: bool = False,
+    finish: bool = False,
+    as_json: Json = False,
+) -> None:
     """Show what a restored database does not know of the hosts; settle it; end the standstill.
 
     While the database is older than what hosts were ordered last, nothing is booted, stopped or destroyed.
 
     :param settle: VM=CHOICE, or KIND=CHOICE for all of a kind that are not settled; may be given several times.
+    :param project: Whose the VMs are that are adopted now, as their host's record says.
     :param begin: Declare the database restored, moved or new, where that cannot be seen.
     :param finish: Go on from here, once every host was heard and every VM is settled.
     """
@@ -29,6 +37,8 @@ def restore(*, settle: tuple[str, ...] = (), begin: bool = False, finish: bool =
         for what, choice in chosen:
             for item in _named(documents(api.get("/v1/restore"), "items"), what):
                 body = {"choice": choice, "host": item.get("host_id")}
+                if project is not None:
+                    body["project"] = project
                 api.call("POST", f"/v1/restore/vms/{segment(str(item['vm_id']))}", body=body)
         found = api.call("POST", "/v1/restore/finish") if finish else api.get("/v1/restore")
     if as_json:

@@ -108,7 +108,7 @@ class ReportAnswer(Lenient):
     `host_name` is what people call the host: its refusals name it. `forgotten_pass`: the fleet has given the host up;
     whatever it still runs is to be stopped and quarantined, under this pass (L-R10). `renew_credential`: it ends within
     30 days (S-40). `remove_volumes`: deleted ones whose grace is over, told again until the host has confirmed that
-    they are gone (H-V3).
+    they are gone (H-V3). `stop_vms`: misplaced VMs that are to be stopped and quarantined, under `stop_pass` (L-R1).
     """
 
     acknowledged: int
@@ -119,3 +119,5 @@ class ReportAnswer(Lenient):
     forgotten_pass: int | None = None
     renew_credential: bool = False
     remove_volumes: tuple[str, ...] = ()
+    stop_pass: int | None = None
+    stop_vms: tuple[str, ...] = ()

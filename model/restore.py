@@ -9,14 +9,16 @@ from model.report import Recorded, VmReport
 from model.vm import PowerState
 
 Kind = Literal["unknown", "missing", "changed"]
-Choice = Literal["leave", "recreate", "give_up", "row", "host"]
+Choice = Literal["leave", "adopt", "quarantine", "recreate", "give_up", "row", "host"]
 
 CHOICES: dict[Kind, tuple[Choice, ...]] = {
-    "unknown": ("leave",),
+    "unknown": ("adopt", "quarantine", "leave"),
     "missing": ("recreate", "give_up", "leave"),
     "changed": ("row", "host"),
 }
 MEANING: dict[Choice, str] = {
+    "adopt": "make a row of it again, from its host's record, and keep it as its host has it now",
+    "quarantine": "stop it, and keep it for the grace of one that lost its row",
     "leave": "leave it as it is",
     "recreate": "make it anew from its image, without what was on its disk",
     "give_up": "release its name and what it holds; it is not made again",

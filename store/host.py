@@ -37,7 +37,9 @@ _COLUMNS = (
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
     (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted,
-    (select count(*) from volumes o where o.host_id = h.id) as volumes, held.*
+    (select count(*) from volumes o where o.host_id = h.id) as volumes,
+    (select count(*) from jsonb_array_elements(h.foreign_vms) f where f ->> 'choice' = 'braked') as vms_braked,
+    (select count(*) from jsonb_array_elements(h.foreign_vms) f where f ->> 'placed_on' <> '') as vms_misplaced, held.*
 from hosts h cross join lateral ({HELD}) held"""
 
 
@@ -45,6 +47,7 @@ from hosts h cross join lateral ({HELD}) held"""
 class StoredHost:
     """A host. `report` is the last one, without its VMs; `silent` is computed now (H-S10).
 
+    `vms_braked` have no row and wait for an operator's choice, of `vms_misplaced` the row names another host (H-R2).
     `live` and `leaving` are what the rows of its VMs hold: of those that live, and of those being deleted (H-P3).
     """
 
@@ -71,6 +74,8 @@ class StoredHost:
     vms: int
     vms_deleted: int
     volumes: int
+    vms_braked: int
+    vms_misplaced: int
     live: Entitlement
     leaving: Entitlement
     leaving_vms: int
@@ -208,14 +213,6 @@ class HostStore:
                 )
         return await self.get(known.id)
 
-    async def foreign(self, host_id: str) -> tuple[dict[str, Any], ...]:
-        """Return what the host holds although no row places it there: shown, and left alone (L-R1)."""
-        async with reading(self._pool) as connection:
-            found = await connection.fetchval("select foreign_vms from hosts where id = $1", host_id)
-        if found is None:
-            raise NotFound(f"there is no host {host_id}")
-        return tuple(found)
-
 
 def _to_host(record: asyncpg.Record) -> StoredHost:
     plain: dict[str, Any] = {name: record[name] for name in _COLUMNS}
@@ -228,5 +225,7 @@ def _to_host(record: asyncpg.Record) -> StoredHost:
         vms=record["vms"],
         vms_deleted=record["vms_deleted"],
         volumes=record["volumes"],
+        vms_braked=record["vms_braked"],
+        vms_misplaced=record["vms_misplaced"],
         **held_of(record),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 
 from model.errors import Conflict, NotFound
+from model.foreign import VANISH_BRAKE
 from model.generations import VmChange
 from model.report import HostReport, ReportAnswer, VmReport
 from model.vm import PowerState
@@ -16,6 +17,7 @@ from store.audit import Actor
 from store.change import DISOWN, WAKE, WokenVm, find_woken
 from store.database import transaction
 from store.fleet import read_fleet
+from store.foreign import store_foreign
 from store.observed import Seen, store_observed
 from store.restore import compare_with_host, keep_told
 from store.room import wake_refused
@@ -33,13 +35,16 @@ _MANY = 50
 
 @dataclass(frozen=True)
 class ReportTaken:
-    """The answer for the host, and whom to poke."""
+    """The answer for the host, whom to poke, and of whom a row is to be made from the host's record (L-R1)."""
 
     answer: ReportAnswer
     pokes: tuple[WokenVm, ...]
+    vanished: tuple[str, ...] = ()
 
 
-async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTaken:
+async def store_report(
+    pool: Pool, host_id: str, report: HostReport, *, vanish_brake: int = VANISH_BRAKE
+) -> ReportTaken:
     """Store a report and wake the VMs that it gives a reason to look at.
 
     A number that was stored already, or a lower one, changes nothing; only a whole report with a lower number is
@@ -60,7 +65,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
             return ReportTaken(await _answer(connection, host["report_number"], want_whole=arrival.late), ())
         await _store_host(connection, host, report, arrival)
         if host["status"] == "forgotten":
-            await _store_foreign(connection, host, report, {})
+            await store_foreign(connection, host, report, (), None, vanish_brake)
             answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
             return ReportTaken(answer.model_copy(update={"forgotten_pass": host["forgotten_pass"]}), ())
         fleet = await compare_with_host(connection, host, report)
@@ -79,7 +84,7 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
             woken |= await _find_outdated(connection, host_id)
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await store_volumes(connection, host_id, report)
-        await _store_foreign(connection, host, report, before)
+        foreign = await store_foreign(connection, host, report, before.keys(), fleet, vanish_brake)
         if host["silent"] or host["unheard"] or arrival.new_state:
             woken |= await _wake_unsettled(connection, host_id, everything=arrival.new_state)
         fits = await wake_refused(connection, host_id)
@@ -89,9 +94,10 @@ async def store_report(pool: Pool, host_id: str, report: HostReport) -> ReportTa
         answer = await _answer(
             connection,
             report.number,
-            want_whole=not report.whole and (arrival.first or unlisted or host["must_tell_all"]),
+            want_whole=not report.whole and (arrival.first or unlisted or host["must_tell_all"] or foreign.ripe),
         )
-        return ReportTaken(answer.model_copy(update={"remove_volumes": removed}), pokes)
+        told = {"remove_volumes": removed, "stop_pass": foreign.stop_pass, "stop_vms": foreign.stop_vms}
+        return ReportTaken(answer.model_copy(update=told), pokes, foreign.vanished)
 
 
 @dataclass(frozen=True)
@@ -222,37 +228,6 @@ def _gives_reason(row: asyncpg.Record, vm: VmReport, stored: bool) -> bool:
     as_wanted = power == row["power_state"] and vm.unreadable is None
     expected = as_wanted and (row["phase"] == "ready" or bool(row["claimed"]))
     return stored and moved and not expected
-
-
-async def _store_foreign(
-    connection: Connection, host: asyncpg.Record, report: HostReport, known: dict[str, asyncpg.Record]
-) -> None:
-    """Keep what the host named and no row places there; a whole report replaces the list (L-R1)."""
-    news = {vm.vm_id: vm for vm in report.vms if vm.vm_id not in known}
-    kept: dict[str, Any] = {} if report.whole else {entry["vm_id"]: entry for entry in host["foreign_vms"]}
-    for vm_id, vm in news.items():
-        kept[vm_id] = {
-            "vm_id": vm_id,
-            "power_state": vm.observed.power_state.value if vm.observed.power_state else None,
-            "seen_at": vm.observed.seen_at.isoformat(),
-            "quarantined_at": vm.quarantined_at.isoformat() if vm.quarantined_at else None,
-            "unreadable": vm.unreadable,
-        }
-    # What was made gone this moment may still be in a report that was on its way.
-    gone = await connection.fetch(
-        "select vm_id from gone where vm_id = any($1) and at > now() - interval '1 minute' and forgotten is null",
-        sorted(kept),
-    )
-    for record in gone:
-        kept.pop(record["vm_id"])
-    elsewhere = await connection.fetch(
-        "select id, host_id from vms where id = any($1) and host_id <> $2", sorted(kept), host["id"]
-    )
-    for record in elsewhere:
-        kept[record["id"]]["placed_on"] = record["host_id"]
-    entries = [kept[vm_id] for vm_id in sorted(kept)]
-    if entries != host["foreign_vms"]:
-        await connection.execute("update hosts set foreign_vms = $2 where id = $1", host["id"], entries)
 
 
 async def _find_outdated(connection: Connection, host_id: str) -> set[str]:

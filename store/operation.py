@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 OperationKind = Literal[
-    "create", "change", "power", "restart", "rebuild", "retry", "delete", "undelete", "refresh", "converge"
+    "create",
+    "change",
+    "power",
+    "restart",
+    "rebuild",
+    "retry",
+    "delete",
+    "undelete",
+    "refresh",
+    "converge",
+    "adopt",
+    "vanish",
 ]
 OperationResult = Literal["settled", "failed", "superseded", "gone"]
 

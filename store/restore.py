@@ -116,7 +116,9 @@ def _to_item(record: asyncpg.Record) -> Item | None:
     told = VmReport.model_validate(record["told"]) if record["told"] else None
     wanted = Wanted(**{name: record[name] for name in Wanted.model_fields}) if record["has_row"] else None
     found = compare(wanted, told)
-    if record["choice"] is not None:
+    if record["choice"] in ("adopt", "quarantine"):
+        found = ("unknown", ("its host holds it, and its row was made of that",))
+    elif record["choice"] is not None:
         found = found or ("changed", ())
     if found is None:
         return None
@@ -208,6 +210,15 @@ async def _begin_anew(connection: Connection) -> None:
     )
     await connection.execute(
         "update volumes set destroy_at = now() + (destroy_at - deleted_at) where deleted and not destroying"
+    )
+    # Whom a person left as it is, no report makes vanish (H-R2).
+    await connection.execute(
+        """update hosts h set foreign_vms = (select jsonb_agg(case when s.choice = 'leave'
+                then f.vm || '{"choice": "left"}' else f.vm end order by f.place)
+            from jsonb_array_elements(h.foreign_vms) with ordinality as f (vm, place)
+                left join restore_settled s on s.host_id = h.id and s.vm_id = f.vm ->> 'vm_id')
+        where exists (select 1 from restore_settled s where s.host_id = h.id and s.choice = 'leave')
+            and h.foreign_vms <> '[]'"""
     )
     await connection.execute("delete from restore_told")
     await connection.execute("delete from restore_settled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,20 @@ _REVOCABLE = (None, "leave", "row")
 
 
 async def settle(
-    pool: Pool, vm_id: str, choice: Choice, actor: Actor, *, host: str | None = None, grace: timedelta
+    pool: Pool,
+    vm_id: str,
+    choice: Choice,
+    actor: Actor,
+    *,
+    host: str | None = None,
+    grace: timedelta,
+    take: Callable[[str], Awaitable[object]] | None = None,
 ) -> Item:
     """Do what was chosen for a VM, which is the one on `host` where several hold it; return what it was listed as.
 
-    `grace` is that of a VM that turns out to be deleted, and of a disk that is made anew. Raise NotFound for what is
-    not listed, Invalid for a choice that it does not have, Conflict for one that was carried out already.
+    `grace` is that of a VM that turns out to be deleted, and of a disk that is made anew. `take` makes a row of what
+    the host with this id holds, as `adopt` and `quarantine` need it. Raise NotFound for what is not listed, Invalid for
+    a choice that it does not have, Conflict for one that was carried out already.
     """
     item = await _find(pool, vm_id, host)
     if choice not in CHOICES[item.kind]:
@@ -37,6 +46,8 @@ async def settle(
         raise Conflict(f"the VM {vm_id} is settled already: {item.choice}")
     if choice == "host":
         await _follow_host(pool, item, actor, grace)
+    elif choice in ("adopt", "quarantine") and take is not None:
+        await take(item.host_id)
     elif choice == "recreate":
         await VmRebuilds(pool).rebuild(None, vm_id, actor, keep=grace, discard=True)
     async with transaction(pool) as connection:

@@ -60,7 +60,7 @@ _SAME = (
     *("observed_generation", "observed_at", "last_error", "resting", "failures", "retry_at"),
     *("setbacks", "up_again_at"),
     *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
-    *("old_disk_until", "wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
+    *("told_project", "old_disk_until", "wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
 _SELECT = f"""
 select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phase, v.last_exit,
@@ -85,7 +85,10 @@ _COMPUTED = (
 
 @dataclass(frozen=True)
 class StoredVm:
-    """A VM as users may read it. `phase` and `power_state` are what is shown now; `last_…` what was seen last."""
+    """A VM as users may read it. `phase` and `power_state` are what is shown now; `last_…` what was seen last.
+
+    `told_project`: of one that vanished, whose it is by its host's record, which nobody has confirmed (S-5).
+    """
 
     id: str
     project: str
@@ -120,6 +123,7 @@ class StoredVm:
     old_disk_until: datetime | None
     observed_generation: int
     quarantine: Quarantine | None
+    told_project: str | None
     phase: Phase
     last_phase: Phase
     power_state: PowerState | None

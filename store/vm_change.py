@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import asyncpg
 
-from model.errors import Gone, NotFound
+from model.errors import Conflict, Gone, NotFound
 from model.generations import Changed, VmChange, apply_change, apply_restart
 from model.specification import input_digest
 from model.vm import Phase, PowerState
@@ -32,6 +32,7 @@ from store.change import (
 )
 from store.database import transaction
 from store.deadlines import DESTROY_TIME, LIVE_TIME, WORK_TIME
+from store.image import PUBLIC
 from store.operation import end_operations
 from store.placement import check_increase, lock_host_of
 from store.volume_attach import change_volumes, find_volume_id
@@ -136,12 +137,14 @@ class VmChanges:
     ) -> Accepted:
         """Put a VM into quarantine; the deadline is fixed here, by Postgres' clock (L-R3).
 
-        A second delete changes nothing, unless the grace was asked for: then it counts from now on (`asked`).
+        A second delete changes nothing, unless the grace was asked for: then it counts from now on (`asked`). So does
+        the delete's own grace of a VM that vanished: from then on it is one that its user deleted.
         """
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, generation)
             refuse_if_protected(record, "deleted")
-            if record["destroying"] or (record["deleted"] and not asked):
+            vanished = record["quarantine_kind"] == "vanished"
+            if record["destroying"] or (record["deleted"] and not asked and not vanished):
                 return unchanged(record)
             if record["deleted"]:
                 after = await update_locked(
@@ -165,23 +168,38 @@ class VmChanges:
             return await accept(connection, actor, after, "delete", **_deadlines(record, after))
 
     async def undelete(self, project: str | None, vm_id: str, actor: Actor) -> Accepted:
-        """Bring a VM back from quarantine; raise Gone once its destruction has begun (L-R4)."""
+        """Bring a VM back from quarantine; raise Gone once its destruction has begun (L-R4).
+
+        Raise Conflict for one that vanished while nobody has said whose it is (S-5).
+        """
         async with transaction(self._pool) as connection:
             record = await lock_vm(connection, project, vm_id, None)
             if not record["deleted"]:
                 return unchanged(record)
-            after = await connection.fetchrow(
-                f"""update vms set deleted = false, quarantine_kind = null, quarantine_since = null,
-                    quarantine_grace = null, quarantine_stopped_at = null, destroy_at = null,
-                    generation = generation + 1, updated_at = now(),
-                    {wake_for(LIVE_TIME)}, {DISOWN}, {BEGIN_ANEW}, failures = 0, retry_at = null
-                where id = $1 and not destroying returning *""",
-                vm_id,
-            )
-            if after is None:
-                raise Gone(f"the VM {vm_id} is past its grace and being destroyed; it cannot be brought back")
-            await end_operations(connection, vm_id, "superseded", kinds=("delete",))
-            return await accept(connection, actor, after, "undelete", **_deadlines(record, after))
+            if record["quarantine_kind"] == "vanished" and record["project"] == PUBLIC:
+                raise Conflict(
+                    f"the VM {vm_id} has lost its row, and whose it is nobody has said: `hostler host adopt` brings it "
+                    "back"
+                )
+            return await undelete_locked(connection, record, actor, "undelete")
+
+
+async def undelete_locked(
+    connection: Connection, record: asyncpg.Record, actor: Actor, kind: Literal["undelete", "adopt"]
+) -> Accepted:
+    """Bring a VM back whose row is locked and in quarantine; raise Gone once its destruction has begun."""
+    after = await connection.fetchrow(
+        f"""update vms set deleted = false, quarantine_kind = null, quarantine_since = null,
+            quarantine_grace = null, quarantine_stopped_at = null, destroy_at = null,
+            generation = generation + 1, updated_at = now(),
+            {wake_for(LIVE_TIME)}, {DISOWN}, {BEGIN_ANEW}, failures = 0, retry_at = null
+        where id = $1 and not destroying returning *""",
+        record["id"],
+    )
+    if after is None:
+        raise Gone(f"the VM {record['id']} is past its grace and being destroyed; it cannot be brought back")
+    await end_operations(connection, record["id"], "superseded", kinds=("delete", "vanish"))
+    return await accept(connection, actor, after, kind, **_deadlines(record, after))
 
 
 async def restart_locked(connection: Connection, record: asyncpg.Record, actor: Actor) -> Accepted:

@@ -20,7 +20,8 @@ from store.volume_attach import attach_to_new, find_for_vm
 if TYPE_CHECKING:
     from store.database import Connection, Pool
 
-_MAC_DRAWS = 8
+MAC_DRAWS = 8
+"""How many MAC addresses of one id are tried: any of these may be a VM's (L-C13)."""
 
 
 async def create_vm(pool: Pool, new: NewVm, actor: Actor, placing: Placing | None = None) -> Accepted:
@@ -30,7 +31,7 @@ async def create_vm(pool: Pool, new: NewVm, actor: Actor, placing: Placing | Non
     or Unavailable where no host takes it. Order: id, name, the named host's state, filters, caps (H-P6).
     """
     draw = 0
-    while draw < _MAC_DRAWS:
+    while draw < MAC_DRAWS:
         try:
             async with transaction(pool) as connection:
                 return await _create(connection, new, actor, placing or Placing(), draw)

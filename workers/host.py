@@ -147,7 +147,7 @@ async def run(
             reporter.run(),
             host.watch.run(),
             host.alone.run(),
-            run_errands(api, host.parts.paths),
+            run_errands(api, host.parts),
         ]
         await _until_stopped(keep_working(host, credentials, orders, stopping), background)
         await host.parts.images.close()

@@ -9,6 +9,7 @@ from api.documents.base import Condition, Shown
 from api.documents.campaign import CampaignDocument
 from api.errands import Errand
 from model.capacity import Caps, Entitlement
+from model.foreign import Choice
 from model.report import Capacity, HypervisorReport
 from model.vm import PowerState
 
@@ -77,8 +78,13 @@ class InvitationDocument(Shown):
     join_expires_at: datetime
 
 
-class ForeignVm(Shown):
-    """What a host holds although no row places it there."""
+class ForeignDocument(Shown):
+    """What a host holds although no row places it there.
+
+    `placed_on`: its row names that host. `is_gone`: it was destroyed within 30 days. `choice`: `braked` while an
+    operator has to choose what becomes of it, `left` once one chose to leave it, `stopped` where its row names another
+    host (L-R1, H-R2). `named_since`: the first of the two whole reports that it takes to stop it.
+    """
 
     vm_id: str
     power_state: PowerState | None
@@ -86,6 +92,9 @@ class ForeignVm(Shown):
     quarantined_at: datetime | None = None
     unreadable: str | None
     placed_on: str | None = None
+    is_gone: bool = False
+    named_since: datetime | None = None
+    choice: Choice | None = None
 
 
 class ForgottenVmDocument(Shown):

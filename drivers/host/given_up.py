@@ -1,11 +1,14 @@
-"""What a host does that its fleet has given up while it was away: it stops all that it runs, and keeps it (L-R10)."""
+"""What a host does that its fleet has given up while it was away: it stops all that it runs, and keeps it (L-R10).
+
+So it does with single VMs whose rows name another host (L-R1).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from drivers.host.parts import Parts
 from drivers.records import Entry
@@ -20,7 +23,7 @@ _log = logging.getLogger("hostler.host")
 
 
 class GivenUp:
-    """Quarantine every VM of the records under one pass, which is above every order that was ever sent here.
+    """Quarantine every VM of the records, or some, under one pass, which is above every order ever sent here of them.
 
     Each answer to a report says it again, so what failed is done again, and nothing of it is kept but in the records.
     """
@@ -29,26 +32,31 @@ class GivenUp:
         self._parts = parts
         self._quarantine = quarantine
         self._working: asyncio.Task[None] | None = None
-        self._done: set[str] = set()
+        self._done: set[tuple[str, int]] = set()
 
-    def begin(self, epoch: int, pass_number: int) -> None:
+    def begin(self, epoch: int, pass_number: int, only: Collection[str] | None = None) -> None:
         """Begin, unless it is under way: a guest may take minutes to stop, and reports go on meanwhile."""
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(self.run(epoch, pass_number), context=contextvars.Context())
+            self._working = asyncio.create_task(self.run(epoch, pass_number, only), context=contextvars.Context())
 
-    async def run(self, epoch: int, pass_number: int) -> None:
-        """Quarantine all VMs, some at once; one that cannot be leaves the others to it."""
+    async def run(self, epoch: int, pass_number: int, only: Collection[str] | None = None) -> None:
+        """Quarantine all VMs, or only some, a few at once; one that cannot be leaves the others to it."""
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def one(order: HostOrder) -> None:
             async with slots:
                 try:
                     await self._quarantine(order)
-                    self._done.add(order.vm_id)
+                    self._done.add((order.vm_id, pass_number))
                 except HostlerError as error:
-                    _log.warning("VM %s of this host, which was given up, still runs: %s", order.vm_id, error.detail)
+                    _log.warning("VM %s, which is to be stopped and kept, still runs: %s", order.vm_id, error.detail)
 
-        due = [entry for entry in self._parts.records if entry.vm_id not in self._done or self._runs(entry.vm_id)]
+        due = [
+            entry
+            for entry in self._parts.records
+            if (only is None or entry.vm_id in only)
+            and ((entry.vm_id, pass_number) not in self._done or self._runs(entry.vm_id))
+        ]
         await asyncio.gather(
             *(one(self._order(entry, entry.status, epoch, pass_number)) for entry in due if entry.status is not None)
         )

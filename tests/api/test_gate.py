@@ -85,6 +85,9 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/unfreeze"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/quarantined"): ("viewer", False, False),
     ("GET", "/v1/hosts/{host}/foreign"): ("viewer", False, False),
+    ("POST", "/v1/hosts/{host}/foreign/{vm_id}/adopt"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/foreign/{vm_id}/quarantine"): ("operator", False, False),
+    ("POST", "/v1/hosts/{host}/foreign/{vm_id}/leave"): ("operator", False, False),
     ("GET", "/v1/hosts/{host}/foreign-volumes"): ("viewer", False, False),
     ("POST", "/v1/hosts/{host}/foreign-volumes/{volume}/adopt"): ("operator", False, False),
 }

@@ -15,7 +15,7 @@ async def test_a_restore_is_settled_over_the_api(world: World) -> None:
     (item,) = shown["items"]
     assert (item["kind"], item["choices"], item["choice"], item["power_state"]) == (
         "unknown",
-        ["leave"],
+        ["adopt", "quarantine", "leave"],
         None,
         "running",
     )

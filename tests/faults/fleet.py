@@ -71,10 +71,10 @@ class Fleet:
     async def start_host(self) -> None:
         """Begin a host worker, and wait until it has reported."""
         stopping = asyncio.Event()
-        before = await self.pool.fetchval("select last_report_at from hosts")
+        before = await self.pool.fetchval("select max(last_report_at) from hosts")
         self._host = stopping, asyncio.create_task(self.run_host(stopping))
         async with asyncio.timeout(60):
-            while await self.pool.fetchval("select last_report_at from hosts") == before:
+            while await self.pool.fetchval("select max(last_report_at) from hosts") == before:
                 if self._host[1].done():
                     self._host[1].result()
                 await asyncio.sleep(0.05)
@@ -82,7 +82,7 @@ class Fleet:
     async def until_heard(self) -> None:
         """Wait until a host worker has reported that runs elsewhere."""
         async with asyncio.timeout(60):
-            while await self.pool.fetchval("select last_report_at from hosts") is None:  # noqa: ASYNC110 - a row
+            while await self.pool.fetchval("select max(last_report_at) from hosts") is None:  # noqa: ASYNC110 - a row
                 await asyncio.sleep(0.05)
 
     async def stop_host(self) -> None:

@@ -14,6 +14,7 @@ from store.audit import Actor, list_audit
 from store.database import Pool
 from store.drain import DrainStore
 from store.enrolment import Enrolments
+from store.foreign import list_foreign
 from store.forget import forget_host, list_forgotten
 from store.freeze import FreezeStore
 from store.host import HostStore
@@ -145,8 +146,8 @@ async def test_its_return_changes_nothing_of_any_vm(pool: Pool, dead: str) -> No
         assert taken.answer.forgotten_pass is not None
         assert taken.answer.forgotten_pass > row.status.pass_number, "above every order that it can have"
     assert await pool.fetchrow("select * from vms") == before
-    (copied,) = await HostStore(pool).foreign(dead)
-    assert (copied["vm_id"], copied["placed_on"]) == (vm_id, h2)
+    (copied,) = await list_foreign(pool, dead)
+    assert (copied.vm_id, copied.placed_on) == (vm_id, h2)
     assert (await HostStore(pool).get(dead)).status == "forgotten"
     assert (await store_report(pool, h2, report(1, instance_id=before_instance(h2)))).answer.forgotten_pass is None
 

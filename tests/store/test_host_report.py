@@ -17,6 +17,7 @@ from model.vm import LastExit, Phase, PowerState
 from store.audit import Actor, list_audit
 from store.database import Pool
 from store.fleet import note_hearing
+from store.foreign import list_foreign
 from store.host import HostStore
 from store.host_report import ReportTaken, store_report
 from store.passes import PassStore
@@ -135,12 +136,12 @@ async def test_a_report_moves_only_rows_that_name_its_host(pool: Pool, host_id: 
     taken = await store_report(pool, host_id, report(1, *vms, whole=True))
     assert poked(taken) == []
     assert (await VmStore(pool).get(None, "theirs")).power_state is PowerState.STOPPED
-    foreign = await HostStore(pool).foreign(host_id)
-    assert [(entry["vm_id"], entry.get("placed_on")) for entry in foreign] == [("nobodys", None), ("theirs", other)]
+    foreign = await list_foreign(pool, host_id)
+    assert [(vm.vm_id, vm.placed_on) for vm in foreign] == [("nobodys", None), ("theirs", other)]
     await store_report(pool, host_id, report(2))
-    assert len(await HostStore(pool).foreign(host_id)) == 2, "news says nothing about the rest"
+    assert len(await list_foreign(pool, host_id)) == 2, "news says nothing about the rest"
     await store_report(pool, host_id, report(3, vm_report("ours", 2), whole=True))
-    assert await HostStore(pool).foreign(host_id) == ()
+    assert await list_foreign(pool, host_id) == ()
 
 
 async def test_a_repeated_or_late_report_changes_nothing(pool: Pool, host_id: str) -> None:
