@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from api.guard import NOTICES
 from api.parts import Parts, parts_of
 from model.credential import Credential, parse_credential
-from model.errors import Forbidden, Unauthenticated
+from model.errors import Forbidden, TooOften, Unauthenticated
 from store.audit import Actor
 from store.host import KnownHost
 
@@ -79,7 +79,7 @@ def _bearer(request: Request) -> str:
 
 async def host_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
     """Let a host pass by its own credential, which is good for its own reports, inputs and consoles alone."""
-    host = await report_gate(request, parts)
+    host: KnownHost = await _once(request, lambda: _find_host(request, parts))
     if host.forgotten:
         raise Forbidden(
             "this host was given up: its credential is good for its reports alone; to use the machine again, enrol it "
@@ -89,8 +89,18 @@ async def host_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]
 
 
 async def report_gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> KnownHost:
-    """Let a host pass to report, also one that was given up: it must hear that it is to stop what it runs (L-R10)."""
-    host: KnownHost = await _once(request, lambda: _find_host(request, parts))
+    """Let a host pass to report, also one that was given up: it must hear that it is to stop what it runs (L-R10).
+
+    More than four a second are refused before their bodies are read (S-6): what they tell comes with the next one.
+    """
+
+    async def find() -> KnownHost:
+        host = await _find_host(request, parts)
+        if parts.reports.place(host.id) is None:
+            raise TooOften("a host reports at most four times a second: send this report again, with what moved since")
+        return host
+
+    host: KnownHost = await _once(request, find)
     return host
 
 

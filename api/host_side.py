@@ -33,7 +33,7 @@ async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> Repor
     """Take a host's report and wake the VMs that it gives a reason to look at (H-S11)."""
     taken = await store_report(parts.pool, host.id, cleaned(body), vanish_brake=parts.vanish_brake)
     for poke in taken.pokes:
-        parts.poke(poke.vm_id, poke.pass_type, host.id)
+        parts.poke_of_news(poke.vm_id, poke.pass_type, host.id)
     for vm_id in taken.vanished:
         parts.begin(take_vanished(parts, host.id, vm_id))
     return taken.answer.model_copy(update={"host_name": host.name, "renew_credential": host.renew})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ from temporalio.client import Client
 
 from api.certificates import Certificates
 from api.errands import Errands
+from api.pace import Pace
 from api.progress import Progress
 from model.campaign import CampaignKind
 from model.errors import Unavailable
@@ -48,6 +50,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hostler.api")
 
 
+def pace_of_reports(clock: Callable[[], float] = time.monotonic) -> Pace:
+    """Return how often a host may report: four times a second, which may come at once (S-6)."""
+    return Pace(per_second=4, ahead=3, clock=clock)
+
+
 @dataclass
 class Parts:
     """Stores, keys and the Temporal client. `client` is None while Temporal has not answered yet.
@@ -72,6 +79,8 @@ class Parts:
     vanish_brake: int = VANISH_BRAKE
     placement: Policy = field(default_factory=Policy)
     errands: Errands = field(default_factory=Errands)
+    reports: Pace = field(default_factory=pace_of_reports)
+    news: Pace = field(default_factory=lambda: Pace(per_second=1, ahead=1))
     progress: Progress = field(default_factory=Progress)
     _poking: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
@@ -98,6 +107,20 @@ class Parts:
             called = poke(self.client, pass_type, vm_id, host_id=host_id, search_attributes=self.search_attributes)
             self.begin(_bear_with(called, {"vm": vm_id}))
 
+    def poke_of_news(self, vm_id: str, pass_type: PassType, host_id: str) -> None:
+        """Wake a VM of which a host told something, once a second: news in between come with the next one (S-6)."""
+        wait = self.news.place(vm_id)
+        if wait is None:
+            return  # the wake-up that waits tells of this, too
+        if wait == 0:
+            self.poke(vm_id, pass_type, host_id)
+        else:
+            self.begin(self._poke_later(wait, vm_id, pass_type, host_id))
+
+    async def _poke_later(self, wait_seconds: float, vm_id: str, pass_type: PassType, host_id: str) -> None:
+        await asyncio.sleep(wait_seconds)
+        self.poke(vm_id, pass_type, host_id)
+
     def poke_campaign(self, kind: CampaignKind, campaign_id: str, host_id: str | None = None) -> None:
         """Wake a campaign's workflow likewise."""
         if self.client is not None:
@@ -119,7 +142,8 @@ class Parts:
 
     async def drain(self) -> None:
         """Wait for the work that was begun and is on its way."""
-        await asyncio.gather(*self._poking, return_exceptions=True)
+        while self._poking:
+            await asyncio.gather(*self._poking, return_exceptions=True)
 
 
 async def _bear_with(called: Coroutine[None, None, None], about: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ LONGEST_ERRORS = 50
 REQUEST_ID = "hostler.request_id"
 """Where the guard leaves a request's id in the scope."""
 
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}
 _TEXT_LIMIT = 1024
 _PYDANTIC = "Value error, "
 _WORDS = {
@@ -58,7 +59,7 @@ def problem(error: HostlerError, status: int | None = None) -> JSONResponse:
     }
     if error.errors:
         body["errors"] = [_shown(each) for each in error.errors[:LONGEST_ERRORS]]
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    headers = _HEADERS.get(error.status)
     return JSONResponse(body, status_code=body["status"], media_type=MEDIA_TYPE, headers=headers)
 
 

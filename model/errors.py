@@ -19,6 +19,7 @@
     │   └── Permanent          the VM's own fault: trying again cannot help (L-C6)
     └── Failed                 the world; tried again as the step's policy says
         ├── Unavailable        503  Postgres, Temporal or the API does not answer
+        ├── TooOften           429  asked more often than this caller may: again in a second (S-6)
         ├── Busy               an earlier step of the same VM has not ended yet
         ├── OutOfSpace         the filesystem cannot hold it (D-7)
         ├── OutOfAddresses     every address of the host's subnet is taken
@@ -138,6 +139,11 @@ class Failed(HostlerError):
 
 class Unavailable(Failed):
     title = "Not available now"
+
+
+class TooOften(Failed):
+    status = 429
+    title = "Asked too often"
 
 
 class Busy(Failed):

@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from api.app import create_app
+from api.pace import Pace
 from api.parts import Parts
 from model.credential import new_credential
 from model.text import clean_text
@@ -144,6 +145,7 @@ async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) ->
 async def make_world(pool: Pool, keys: Path) -> World:
     fleet, authority = await get_fleet(pool), SshCa(keys / "ssh_host_ca")
     parts = Parts(pool=pool, keys=MasterKeys(b"k" * 32), fleet_id=fleet.id, authority=authority)
+    parts.reports = Pace(per_second=1000, ahead=1000)  # the hosts of a test report as fast as it goes on
     transport = httpx2.ASGITransport(create_app(parts))
     return World(
         pool, parts, keys, httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8460", timeout=30)

@@ -120,6 +120,7 @@ async def test_another_input_than_the_orders_is_superseded(api) -> None:
         (409, Superseded),
         (401, Unavailable),
         (500, Unavailable),
+        (429, Unavailable),
         (503, Unavailable),
         (302, Unavailable),
     ],
