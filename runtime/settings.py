@@ -46,8 +46,13 @@ class Settings(BaseSettings):
     token: SecretStr | None = None
     temporal_address: str = DEFAULT_TEMPORAL_ADDRESS
     temporal_namespace: str = "default"
-    temporal_profile: str | None = None
-    temporal_config_file: Path | None = None
+    temporal_profile: str | None = Field(
+        default=None, validation_alias=AliasChoices("HOSTLER_TEMPORAL_PROFILE", "TEMPORAL_PROFILE", "temporal_profile")
+    )
+    temporal_config_file: Path | None = Field(
+        default=None,
+        validation_alias=AliasChoices("HOSTLER_TEMPORAL_CONFIG_FILE", "TEMPORAL_CONFIG_FILE", "temporal_config_file"),
+    )
     temporal_ui_url: str | None = None
     gateway_url: str = DEFAULT_GATEWAY
     gateway_listen: str = DEFAULT_GATEWAY

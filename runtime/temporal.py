@@ -21,7 +21,6 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.converter import DataConverter
-from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Interceptor, PollerBehaviorAutoscaling
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -33,6 +32,7 @@ from model.temporal import CONTROL_QUEUE, LOOK_AGAIN, SEARCH_HOST, SEARCH_PHASE,
 from model.text import clean_text
 from runtime.deployment import deployment_config
 from runtime.interceptors import ControlInterceptor, HostInterceptor
+from runtime.profile import connect_options
 from runtime.seal import Seal
 from runtime.settings import Settings
 
@@ -51,15 +51,8 @@ _log = logging.getLogger("hostler.temporal")
 async def connect(
     settings: Settings, converter: DataConverter, *, identity: str | None = None, lazy: bool = False
 ) -> Client:
-    """Connect to Temporal as the settings say; lazy: at the first call. Errors: Unavailable."""
-    options: dict[str, Any] = {
-        "target_host": settings.temporal_address,
-        "namespace": settings.temporal_namespace,
-    }
-    if settings.temporal_profile is not None:
-        file = None if settings.temporal_config_file is None else str(settings.temporal_config_file)
-        profile = ClientConfig.load_client_connect_config(settings.temporal_profile, config_file=file)
-        options.update(cast("dict[str, Any]", profile))
+    """Connect to Temporal as the settings say; lazy: at the first call. Errors: Unavailable, and of its profile."""
+    options = connect_options(settings)
     if identity is not None:
         options["identity"] = identity
     return await dial(options | {"data_converter": converter}, "Temporal", lazy=lazy)

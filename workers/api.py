@@ -16,6 +16,7 @@ from api.app import LOOPBACK_NAMES, create_app
 from api.parts import Parts
 from model.errors import Unavailable
 from runtime.keys import MasterKeys
+from runtime.profile import connect_options
 from runtime.settings import Settings
 from runtime.ssh_ca import SshCa
 from runtime.temporal import register_search_attributes
@@ -44,7 +45,7 @@ async def main(settings: Settings, stopping: asyncio.Event) -> None:
         ui_url=settings.temporal_ui_url,
         url=settings.url,
         gateway_url=settings.gateway_url,
-        namespace=settings.temporal_namespace,
+        namespace=str(connect_options(settings)["namespace"]),
         domain=settings.domain,
         placement=settings.policy,
     )
