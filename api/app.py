@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 
 from api import (
     audit,
+    conditions,
     docs,
     drain,
     freeze,
@@ -18,6 +19,7 @@ from api import (
     host_side,
     image,
     joining,
+    metrics,
     openapi,
     operation,
     problems,
@@ -53,6 +55,8 @@ ROUTERS = tuple(
         token,
         project,
         audit,
+        conditions,
+        metrics,
         upgrade,
         joining,
         host_side,

@@ -10,6 +10,7 @@ import asyncpg
 import pydantic
 
 from model.decide import pass_type
+from model.decide.setback import FAILING
 from model.errors import Gone, NotFound
 from model.passes import PassType
 from model.specification import VmSpec
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from store.database import Connection, Pool
 
 GONE_FOR = "interval '30 days'"
+SOON = "interval '1 hour'"
+"""Before the end of a grace that is longer than that, people are told of it."""
 GONE_HOW = "case when forgotten is null then 'destroyed' else 'given up with what was on its host' end"
 
 # The phase that a user sees. What nobody can look at is unknown, not changed: it is computed here, never written
@@ -240,6 +243,27 @@ class VmStore:
                 limit,
             )
         return tuple(to_stored_vm(record) for record in records)
+
+    async def list_troubled(self, project: str | None, *, limit: int = 500) -> tuple[StoredVm, ...]:
+        """List VMs that want a person's eye: failed, overdue, ending again and again, unreadable, or soon destroyed."""
+        async with reading(self._pool) as connection:
+            records = await connection.fetch(
+                f"""{_SELECT} where ($1::text is null or v.project = $1) and ({SHOWN_PHASE} = 'failed' or {OVERDUE}
+                    or v.setbacks >= {FAILING} or v.unreadable is not null
+                    or (v.deleted and v.destroy_at < now() + {SOON} and v.quarantine_grace > {SOON}))
+                order by v.id limit $2""",
+                project,
+                limit,
+            )
+        return tuple(to_stored_vm(record) for record in records)
+
+    async def count_phases(self) -> dict[str, int]:
+        """Count the fleet's VMs by the phase that is shown."""
+        async with reading(self._pool) as connection:
+            records = await connection.fetch(
+                f"select {SHOWN_PHASE} as phase, count(*) from vms v join hosts h on h.id = v.host_id group by 1"
+            )
+        return {record["phase"]: record["count"] for record in records}
 
     async def input_for_host(self, host_id: str, vm_id: str) -> SealedInput:
         """Return a VM's input for the host that its row names; raise NotFound for any other (S-5)."""
