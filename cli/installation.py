@@ -40,6 +40,7 @@ def up(
     temporal_port: int | None = None,
     ui_port: int | None = None,
     port: int | None = None,
+    service: bool = False,
     no_caps: bool = False,
     settings: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     demo: Annotated[bool, Parameter(negative="--no-demo")] = True,
@@ -61,6 +62,7 @@ def up(
     :param temporal_port: Temporal's port; 0 is a free one, remembered.
     :param ui_port: The port of Temporal's UI; 0 is a free one, remembered.
     :param port: 0: all ports are free ones, remembered.
+    :param service: Have systemd keep it and start it at each boot; remembered.
     :param no_caps: Let a host that is made now admit whatever it is asked; else it takes caps below its machine's size.
     :param settings: A HOSTLER_… setting for all processes, as NAME=VALUE; may be given several times.
     :param demo: Make the VM `demo`.
@@ -83,7 +85,7 @@ def up(
     }
     # One word each, so that no value is ever taken for an option.
     words = [f"{option}={value}" for option, value in given.items() if value is not None]
-    words += ["--no-caps"] * no_caps + [f"--set={pair}" for pair in settings]
+    words += ["--service"] * service + ["--no-caps"] * no_caps + [f"--set={pair}" for pair in settings]
     place = (home or home_directory()).absolute()
     found = run_told("workers.up", words, home=place, as_json=as_json, environment=environment())
     vm = make_demo(found, place, silent=as_json) if demo and found.get("image") else None

@@ -109,6 +109,7 @@ _UPGRADE_COMMANDS = (("check", "cli.upgrade:check", "Name what is in the way."),
 _SSH_CA_COMMANDS = (("show", "cli.ssh_ca:show", "Print what VMs' host certificates are checked by."),)
 _WORKER_COMMANDS = (
     ("control", "cli.processes:control", "Become a control worker."),
+    ("gateway", "cli.processes:gateway", "Become the gateway of hosts."),
     ("host", "cli.processes:host", "Become this machine's host worker."),
 )
 _GROUPS = (

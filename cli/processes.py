@@ -22,6 +22,11 @@ def control(*words: Words) -> None:
     become("workers.control", words)
 
 
+def gateway(*words: Words) -> None:
+    """Become the gateway: all that hosts reach of Temporal."""
+    become("workers.gateway", words)
+
+
 def host(*words: Words) -> None:
     """Become this machine's host worker; takes root.
 

@@ -43,6 +43,7 @@ class Wishes:
     gateway_port: int | None = None
     database_url: str | None = None
     no_caps: bool = False
+    service: bool = False
     environment: dict[str, str] = field(default_factory=no_environment)
 
 
@@ -75,6 +76,8 @@ def choose_settings(earlier: InstallationSettings | None, wishes: Wishes) -> Ins
             raise Conflict("this installation keeps its own Postgres: unset DATABASE_URL, or use another HOSTLER_HOME")
     else:
         update["own_database"] = wishes.database_url is None
+    if wishes.service:
+        update["service"] = True
     if wishes.environment:
         update["environment"] = {**base.environment, **check_environment(wishes.environment)}
     chosen = place_hosts(base.model_copy(update=update), wishes, first_time=earlier is None)

@@ -19,6 +19,7 @@ from drivers.confine import await_end, signal_process
 from drivers.network.joint import remove_joint
 from model.errors import HostlerError, StepFailed
 from runtime.settings import default_home
+from workers import systemd
 from workers.events import say_error, say_result, say_step
 from workers.guests import stop_guests
 from workers.installation import Installation, read_installation
@@ -38,6 +39,8 @@ async def down(home: Path, *, vms: bool) -> None:
         say_result("down", home=str(home), stopped=[])
         return
     async with locked(home):
+        if installation.settings.service and not systemd.find_missing():
+            await systemd.stop_service(installation)
         await stop_supervisor(installation)
         lock = lock_supervisor(installation.run)
         if lock is None:

@@ -50,11 +50,13 @@ class InstallationSettings(HostPlace):
 
     Its own names are those of its first host; further_hosts: the others on this machine (`--hosts`).
     own_database: false when DATABASE_URL was given; the URL itself is a secret and lies in the folder of keys.
+    service: whether systemd keeps its supervisor (`--service`).
     environment: further HOSTLER_… settings for all processes, from `--set`.
     """
 
     name: str = DEFAULT_NAME
     own_database: bool = True
+    service: bool = False
     environment: dict[str, str] = {}
     further_hosts: tuple[HostPlace, ...] = ()
 

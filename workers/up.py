@@ -23,8 +23,14 @@ from model.errors import Conflict, HostlerError, Unavailable
 from model.process import ProcessRecord
 from runtime.deployment import end_runs_of_other_builds, find_build_id
 from runtime.settings import HostSettings, default_home
-from workers import service_temporal, users
-from workers.builds import SUPERVISOR, check_not_newer, end_other_supervisor
+from workers import service_temporal, systemd, users
+from workers.builds import (
+    SUPERVISOR,
+    check_not_newer,
+    end_other_supervisor,
+    find_kept_build,
+    find_own_build,
+)
 from workers.choice import Wishes, check_ports, check_subnet, choose_ports, choose_settings, hold_names
 from workers.demo_image import find_guest, publish_guest
 from workers.enrolment import measure_caps
@@ -65,6 +71,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
     for port in ("api", "gateway", "temporal", "ui"):
         parser.add_argument(f"--{port}-port", type=int, help="0: a free one, remembered")
     parser.add_argument("--port", type=int, choices=[0], help="all ports: free ones, remembered")
+    parser.add_argument("--service", action="store_true", help="have systemd keep it, and start it at each boot")
     parser.add_argument("--no-caps", action="store_true", help="let the host admit whatever is asked for")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a HOSTLER_… setting")
     given = parser.parse_args(words)
@@ -76,6 +83,7 @@ def read_arguments(words: list[str] | None = None) -> tuple[Path, Path | None, W
         hosts=given.hosts,
         boot_id_path=given.boot_id_path,
         no_caps=given.no_caps,
+        service=given.service,
         api_port=given.port if given.api_port is None else given.api_port,
         temporal_port=given.port if given.temporal_port is None else given.temporal_port,
         ui_port=given.port if given.ui_port is None else given.ui_port,
@@ -91,11 +99,13 @@ async def up(home: Path, guest: Path | None, wishes: Wishes) -> None:
     """Do everything, step by step, and tell each."""
     async with locked(home):
         installation, running = await asyncio.to_thread(prepare, home, wishes)
-        replaced = running and await end_other_supervisor(installation)
+        replaced = running and await end_other_build(installation)
         if replaced:
             say_step(SUPERVISOR, "stopped", "it was of another build; guests run on")
             installation, running = await asyncio.to_thread(prepare, home, wishes)
-        if not running:
+        if not running and installation.settings.service:
+            await start_unit(installation)
+        elif not running:
             await start_supervisor(installation)
         await follow(installation, [name for name in service_names(installation) if name != CONTROL])
         say_step("token", "starting")
@@ -166,6 +176,29 @@ async def start_supervisor(installation: Installation) -> None:
         process = await launch_detached(order, record=nothing_to_record)
     await Followed(installation).await_supervisor(process)
     say_step(SUPERVISOR, "ready", f"pid {process.pid}")
+
+
+async def end_other_build(installation: Installation) -> bool:
+    """End a supervisor of another build; return whether there was one."""
+    if not installation.settings.service or find_kept_build(installation) == find_own_build():
+        return await end_other_supervisor(installation)
+    await systemd.stop_service(installation)  # what is killed, systemd starts again
+    return True
+
+
+async def start_unit(installation: Installation) -> None:
+    """Have systemd start the supervisor, now and at each boot."""
+    name = systemd.unit_name(installation)
+    say_step(SUPERVISOR, "starting", name)
+    await systemd.start_service(installation)
+    say_step(SUPERVISOR, "ready", name)
+
+
+def find_obstacles(home: Path, wishes: Wishes) -> tuple[str, ...]:
+    """List what stands in the way of bringing it up at all, each as a sentence. Errors: Unreadable."""
+    earlier = read_settings(home)
+    by_systemd = wishes.service or (earlier is not None and earlier.service)
+    return (*find_missing(), *(systemd.find_missing() if by_systemd else ()))
 
 
 def service_names(installation: Installation) -> list[str]:
@@ -249,11 +282,11 @@ def describe(installation: Installation, hosts: list[dict[str, Any]], image: str
 
 def main() -> int:
     home, guest, wishes = read_arguments()
-    missing = find_missing()
-    if missing:
-        say_error("`hostler up` cannot begin", missing)
-        return 2
     try:
+        missing = find_obstacles(home, wishes)
+        if missing:
+            say_error("`hostler up` cannot begin", missing)
+            return 2
         asyncio.run(up(home, guest, wishes))
     except HostlerError as error:
         say_error(error.detail)
