@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import logging
 from typing import Any
 
@@ -57,8 +58,28 @@ async def adopt(
     Raise NotFound for what the host does not hold so, Conflict for what cannot be a row, Unavailable while the host
     does not answer.
     """
-    back = await adopt_vanished(parts.pool, host_id, vm_id, actor, project=project, name=name)
+    try:
+        back = await adopt_vanished(parts.pool, host_id, vm_id, actor, project=project, name=name)
+    except Conflict:
+        project = project or await _signed_project(parts, host_id, vm_id)
+        if project is None:
+            raise
+        back = await adopt_vanished(parts.pool, host_id, vm_id, actor, project=project, name=name)
     return back or await take_by_hand(parts, host_id, vm_id, "adopt", actor, project=project, name=name)
+
+
+async def _signed_project(parts: Parts, host_id: str, vm_id: str) -> str | None:
+    """Return whose a VM is by a record that the control plane signed; None: by no such one, or its host is away."""
+    try:
+        told = _parse(vm_id, await parts.errands.ask(host_id, "record", vm_id, RECORD_LIMIT_BYTES))
+    except HostlerError:
+        return None
+    return told.input.project if is_signed(parts.keys, told.input) else None
+
+
+def is_signed(keys: MasterKeys, given: VmInput) -> bool:
+    """Say whether a host's record is what was handed out to it, word for word (S-5)."""
+    return hmac.compare_digest(given.signature or "", keys.sign_record(given.signed_bytes()))
 
 
 async def quarantine(
@@ -134,11 +155,14 @@ def read_record(
     """Read what a host keeps of a VM, believing nothing that a create would not take (S-1, S-5).
 
     project: whose an operator says that it is, which the record must say, too; None: nobody did, so that it becomes the
-    operators'. must_run: it is to be adopted, for which its project is needed and what its guest does now. Raise
-    Conflict for any other record, Unavailable where nobody can tell what the guest does.
+    operators'. must_run: it is to be adopted, for which its project is needed, from an operator or by the control
+    plane's signature, and what its guest does now. Raise Conflict for any other record, Unavailable where nobody can
+    tell what the guest does.
     """
     told = _parse(vm_id, answer)
     given = told.input
+    if must_run and project is None and is_signed(keys, given):
+        project = given.project
     if must_run or project is not None:
         check_project(vm_id, given.project, project)
     if must_run and told.power_state is None:

@@ -56,7 +56,7 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
     except Unreadable as error:
         # The control plane's fault, not a row that moved on: the host tries again until its key is back.
         raise Unavailable("the VM's input cannot be opened now; the log of the API says why") from error
-    return vm_input(
+    found = vm_input(
         vm_id=sealed.vm_id,
         project=sealed.project,
         name=sealed.name,
@@ -66,6 +66,7 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
         secrets=secrets,
         created_at=sealed.created_at,
     )
+    return found.model_copy(update={"signature": parts.keys.sign_record(found.signed_bytes())})
 
 
 @router.post("/vms/{vm_id}/certificate")

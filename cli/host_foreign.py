@@ -31,7 +31,7 @@ def adopt(
 
     :param name: The host's name or id.
     :param vm: The VM's id.
-    :param project: The VM's project, as the host's record says.
+    :param project: The VM's project, as the host's record says; not needed where that is signed.
     :param rename: What it is called from now on, where another VM has its name.
     """
     told = _choose(name, vm, "adopt", project, rename)

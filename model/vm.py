@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -63,7 +64,8 @@ class VmInput(Lenient):
     """Everything that a host needs to make one VM. It comes from the API to the row's host alone (S-5).
 
     `user_data` is base64; `digest` is what the row and the sealed steps call this input by. Signed queries of URLs are
-    left out of the digest, so that a refreshed one does not make another VM.
+    left out of the digest, so that a refreshed one does not make another VM. `signature` is the control plane's, over
+    all the rest: it stays in the host's record, and says later that this is what was handed out.
     """
 
     vm_id: str
@@ -84,6 +86,12 @@ class VmInput(Lenient):
     boot_priority: int = 0
     ssh_user_cas: tuple[str, ...] = ()
     created_at: datetime
+    signature: str | None = None
+
+    def signed_bytes(self) -> bytes:
+        """Return what is signed. Without defaults: a field that a later release adds leaves a signature as it was."""
+        told = self.model_dump(mode="json", exclude={"signature"}, exclude_defaults=True)
+        return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Quarantine(Frozen):

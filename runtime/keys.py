@@ -113,6 +113,10 @@ class MasterKeys:
         """Return an HMAC-SHA256 in hexadecimal: equal data can be told, data cannot be guessed from it (S-33)."""
         return hmac.new(self._derive("hostler keyed digest"), data, hashlib.sha256).hexdigest()
 
+    def sign_record(self, data: bytes) -> str:
+        """Return an HMAC-SHA256 in hexadecimal that no host can make: what one was given is known again (S-5)."""
+        return hmac.new(self._derive("hostler signed record"), data, hashlib.sha256).hexdigest()
+
     def _at_rest_key(self) -> bytes:
         return self._derive("hostler at rest")
 

@@ -257,7 +257,7 @@ async def test_a_record_passes_the_checks_of_a_create(
     """H-E5, S-5, S-1: an unsigned record is believed no more than a caller, and only of the project that is named."""
     vm_id = await host.hold("web")
     await host.report()
-    given = host.records[vm_id]["input"]
+    given = {**host.records[vm_id]["input"], "signature": None}
     host.records[vm_id]["input"] = {**given, **changed}
     status, problem = await host.choose(vm_id, "adopt", project="default")
     assert (status, why in problem["detail"]) == (409, True), problem
@@ -329,6 +329,34 @@ async def test_a_misplaced_vm_is_stopped_and_kept(world: World, host: Host) -> N
     assert (await host.choose(vm_id, "quarantine"))[1]["choice"] == "stopped"
     await host.report()
     assert host.answer["stop_vms"] == [vm_id]
+
+
+async def test_a_signed_record_says_whose_it_is(world: World, host: Host) -> None:
+    """S-5: what the API handed out needs nobody's word; what a host changed does, and what an older release gave it."""
+    kept, changed, older = [await host.hold(name) for name in ("kept", "changed", "older")]
+    host.records[changed]["input"]["project"] = "theirs"
+    host.records[older]["input"]["signature"] = None
+    await host.report()
+    status, shown = await host.choose(kept, "adopt")
+    assert (status, shown["project"], shown["name"]) == (202, "default", "kept")
+    for vm_id in (changed, older):
+        status, refused = await host.choose(vm_id, "adopt")
+        assert (status, "nobody has signed that" in refused["detail"]) == (409, True)
+
+
+async def test_one_that_vanished_comes_back_by_its_signature(world: World, host: Host) -> None:
+    """S-5, L-R1: its row is the operators', until its host is asked for what was signed."""
+    vm_id = await host.hold("web")
+    await host.report()
+    await host.report(minutes=1)
+    assert (await rows(world))[vm_id]["project"] == "public"
+    signed = host.records[vm_id]["input"]
+    host.records[vm_id]["input"] = {**signed, "memory_mib": 999}
+    status, refused = await host.choose(vm_id, "adopt")
+    assert (status, "nobody has signed that" in refused["detail"]) == (409, True)
+    host.records[vm_id]["input"] = signed
+    status, shown = await host.choose(vm_id, "adopt")
+    assert (status, shown["project"], shown["phase"]) == (202, "default", "ready")
 
 
 async def test_a_project_adopts_nothing(world: World, host: Host) -> None:
