@@ -62,9 +62,9 @@ def test_a_wrong_file_is_refused_and_kept(tmp_path: Path, fault: str) -> None:
 
 
 def test_no_two_purposes_share_a_key() -> None:
-    """S-3: hosts, the control plane and the rows' secrets each have their own."""
+    """S-3, S-7: hosts, the control plane and the rows' secrets each have their own, and each host's task tokens."""
     keys = {KEYS.host_key("a"), KEYS.host_key("b"), KEYS.host_key("a", 2), KEYS.control_key()}
-    assert len(keys) == 4
+    assert len(keys | {KEYS.gateway_key("a"), KEYS.gateway_key("b")}) == 6
     assert KEYS.host_sealing_key("a", 2) is None
     assert KEYS.host_sealing_key("a", 0) is None
     assert "secret" not in repr(KEYS.control_sealing_key())
