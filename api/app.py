@@ -34,6 +34,7 @@ from api import (
     volume,
 )
 from api.guard import Guard
+from api.mcp import Assistants
 from api.parts import Parts
 from model.versions import VERSION
 
@@ -68,7 +69,8 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 def create_app(parts: Parts, hosts: Sequence[str] = LOOPBACK_NAMES) -> ASGIApp:
     """Return the whole API behind its guard. `hosts` are the names that it may be called by."""
-    return Guard(bare_app(parts), hosts)
+    app = bare_app(parts)
+    return Guard(Assistants(app, Guard(app, hosts), parts), hosts)
 
 
 def bare_app(parts: Parts | None = None) -> FastAPI:

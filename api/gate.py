@@ -51,7 +51,7 @@ def allow(role: Role, *, fleet: bool = False) -> Callable[..., Awaitable[Caller]
     """Let callers of at least `role` pass; `fleet`: only those whose token belongs to no project."""
 
     async def gate(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> Caller:
-        caller: Caller = await _once(request, lambda: _authenticate(request, parts))
+        caller: Caller = await _once(request, lambda: authenticate(request, parts))
         if _RANK[caller.role] < _RANK[role]:
             raise Forbidden(f"this takes a token with the role {role}; this one's is {caller.role}")
         if fleet and caller.project is not None:
@@ -62,7 +62,8 @@ def allow(role: Role, *, fleet: bool = False) -> Callable[..., Awaitable[Caller]
     return gate
 
 
-async def _authenticate(request: Request, parts: Parts) -> Caller:
+async def authenticate(request: Request, parts: Parts) -> Caller:
+    """Return whose token a request has; raise Unauthenticated without one that counts."""
     credential = parse_credential(_bearer(request))
     token = await parts.tokens.find(credential.id) if credential and credential.kind == "hst" else None
     if credential is None or token is None or not hmac.compare_digest(token.hash, credential.digest):

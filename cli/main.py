@@ -20,6 +20,7 @@ _COMMANDS = (
     ("up", "cli.installation:up", "Bring up everything on this machine."),
     ("down", "cli.installation:down", "Stop it; guests keep running."),
     ("status", "cli.installation:status", "Say what is up, where, and why not."),
+    ("mcp", "cli.mcp:mcp", "Let an assistant use the API's tools."),
     ("doctor", "cli.doctor:doctor", "Say what is wrong, and what to do."),
     ("restore", "cli.restore:restore", "Settle what a restored database does not know."),
     ("freeze", "cli.freeze:freeze", "Hold everything destructive, or new VMs."),
