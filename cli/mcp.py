@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from cli.place import find_place
@@ -16,13 +17,10 @@ def mcp(*, write: bool = False) -> None:
 
     :param write: Let it change things, too. Deleting asks for the name again, and can be undone within its grace.
     """
-    import anyio
-
-    anyio.run(_pass_on, write)
+    asyncio.run(_pass_on(write))
 
 
 async def _pass_on(write: bool) -> None:
-    import anyio
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
     from mcp.server.stdio import stdio_server
@@ -34,17 +32,10 @@ async def _pass_on(write: bool) -> None:
         httpx2.AsyncClient(headers=headers, timeout=_SECONDS, trust_env=False, follow_redirects=False) as client,
         streamable_http_client(url, http_client=client) as (from_api, to_api),
         stdio_server() as (from_assistant, to_assistant),
-        anyio.create_task_group() as group,
     ):
-
-        async def back() -> None:
-            async for message in from_api:
-                if not isinstance(message, Exception):
-                    await to_assistant.send(message)
-
-        group.start_soon(back)
+        back = asyncio.create_task(_forward(from_api, to_assistant))
         await _forward(from_assistant, to_api)
-        group.cancel_scope.cancel()
+        back.cancel()
 
 
 async def _forward(source: Any, target: Any) -> None:
