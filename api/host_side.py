@@ -16,11 +16,13 @@ from api.gate import EnrolledHost, PartsOf, ReportingHost
 from api.making import open_vm
 from api.reports import cleaned
 from api.route import GatedRoute
+from api.sets import sets_for_host
 from model.certificate import HostCertificate
 from model.errors import Conflict, Unavailable, Unreadable
 from model.ids import Digest, VmId
 from model.report import ControlRelease, HostReport, ReportAnswer
 from model.specification import vm_input
+from model.sync import SyncSets
 from model.versions import VERSION
 from model.vm import VmInput
 from store.host_report import store_report
@@ -36,6 +38,8 @@ async def report(body: HostReport, host: ReportingHost, parts: PartsOf) -> Repor
         parts.poke_of_news(poke.vm_id, poke.pass_type, host.id)
     for vm_id in taken.vanished:
         parts.begin(take_vanished(parts, host.id, vm_id))
+    if taken.sync:
+        parts.poke_host(host.id)
     return taken.answer.model_copy(update={"host_name": host.name, "renew_credential": host.renew})
 
 
@@ -73,6 +77,12 @@ async def get_input(vm_id: VmId, digest: Digest, host: EnrolledHost, parts: Part
 async def certify(vm_id: VmId, body: HostKeyBody, host: EnrolledHost, parts: PartsOf) -> HostCertificate:
     """Hand out the host certificate for the key of a VM that lives on the asking host (S-41)."""
     return await parts.certificates.for_host(host.id, vm_id, body.public_key)
+
+
+@router.get("/sets")
+async def get_sets(revision: Annotated[int, Query(ge=0)], host: EnrolledHost, parts: PartsOf) -> SyncSets:
+    """Hand out the complete sets of the asking host, while their revision is still that (H-S1)."""
+    return await sets_for_host(parts, host.id, revision)
 
 
 @router.get("/errands")

@@ -14,7 +14,7 @@ from api.parts import Parts
 from model.errors import FieldError, Forbidden, Invalid, NotFound
 from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
 from runtime.keys import MasterKeys
-from store.image import PUBLIC
+from store.image import PUBLIC, StoredImage
 from store.vm import StoredVm
 from store.vm_rebuild import NewImage
 
@@ -128,6 +128,11 @@ def new_image(keys: MasterKeys, caller: Caller, body: NewImageBody, image_id: st
     return project, name, spec, keys.seal_at_rest(secrets.to_bytes(), _IMAGES + image_id)
 
 
+def image_secrets(keys: MasterKeys, image: StoredImage) -> Secrets:
+    """Open the whole URLs of a named image."""
+    return Secrets.from_bytes(keys.open_at_rest(image.secrets, _IMAGES + image.id))
+
+
 def seal_vm(keys: MasterKeys, vm_id: str, secrets: Secrets) -> bytes:
     """Seal a VM's secrets for its row (S-42)."""
     return keys.seal_at_rest(secrets.to_bytes(), _VMS + vm_id)
@@ -161,8 +166,7 @@ async def _image_of(
         stored = await parts.images.find(project, given)
     except NotFound:
         raise _invalid("image", f"there is no image {given}; `hostler image ls` lists those that are there") from None
-    opened = Secrets.from_bytes(parts.keys.open_at_rest(stored.secrets, _IMAGES + stored.id))
-    return stored.spec.model_copy(update={"reference": given}), opened.urls
+    return stored.spec.model_copy(update={"reference": given}), image_secrets(parts.keys, stored).urls
 
 
 def _check_source(caller: Caller, file: FileBody) -> None:

@@ -27,7 +27,7 @@ from model.volume import VOLUME_GRACE
 from runtime.keys import MasterKeys
 from runtime.settings import DEFAULT_GATEWAY, DEFAULT_URL
 from runtime.ssh_ca import SshCa
-from runtime.temporal import poke, poke_campaign
+from runtime.temporal import poke, poke_campaign, poke_host
 from store.campaign import CampaignStore
 from store.certificate import CertificateStore
 from store.drain import DrainStore
@@ -38,6 +38,7 @@ from store.image import ImageStore
 from store.operation import OperationStore
 from store.project import ProjectStore
 from store.roll import RollStore
+from store.sync import SyncStore
 from store.token import TokenStore
 from store.vm import VmStore
 from store.vm_change import VmChanges
@@ -94,6 +95,7 @@ class Parts:
         self.drains = DrainStore(self.pool)
         self.rolls = RollStore(self.pool)
         self.freezes = FreezeStore(self.pool)
+        self.syncs = SyncStore(self.pool)
         self.images = ImageStore(self.pool)
         self.volumes = VolumeStore(self.pool)
         self.operations = OperationStore(self.pool)
@@ -127,6 +129,12 @@ class Parts:
             attributes = self.search_attributes
             called = poke_campaign(self.client, kind, campaign_id, host_id=host_id, search_attributes=attributes)
             self.begin(_bear_with(called, {"campaign": campaign_id}))
+
+    def poke_host(self, host_id: str) -> None:
+        """Wake a host's sync likewise."""
+        if self.client is not None:
+            called = poke_host(self.client, host_id, search_attributes=self.search_attributes)
+            self.begin(_bear_with(called, {"host": host_id}))
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
         """Do work that no caller waits for; `drain` does."""

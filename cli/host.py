@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from cli import host_sets
 from cli.campaign import describe, describe_failures
 from cli.client import Api
 from cli.document import Document, documents, inner
@@ -75,10 +76,11 @@ def show(name: str, /, *, as_json: Json = False) -> None:
         quarantined: list[Document] = api.list(f"{path}/quarantined")["items"]
         foreign = documents(api.get(f"{path}/foreign"), "items")
         forgotten: list[Document] = api.list(f"{path}/forgotten")["items"]
+        sets = api.get(f"{path}/sets")
     if as_json:
-        print_json({**host, "quarantined": quarantined, "foreign": foreign, "forgotten": forgotten})
+        print_json({**host, "sets": sets, "quarantined": quarantined, "foreign": foreign, "forgotten": forgotten})
         return
-    print_facts(facts(host))
+    print_facts([*facts(host), *(host_sets.facts(sets) if sets.get("revision") else [])])
     if quarantined:
         sys.stdout.write("\nquarantined\n")
         rows = ((vm.get("name"), vm.get("id"), moment(inner(vm, "quarantine").get("destroy_at"))) for vm in quarantined)

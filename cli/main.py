@@ -65,6 +65,8 @@ _HOST_COMMANDS = (
     ("quarantine", "cli.host_foreign:quarantine", "Stop such a VM, and keep it."),
     ("leave", "cli.host_foreign:leave", "Leave such a VM as it is."),
     ("label", "cli.host:label", "Label a host, for VMs that ask for a labelled one."),
+    ("policy", "cli.host_sets:policy", "Show or set the images that a host keeps."),
+    ("sets", "cli.host_sets:sets", "Show or replace what else is wanted of a host."),
     ("forget", "cli.host_forget:forget", "Give up a host that is dead, with the VMs on it."),
     ("drain", "cli.drain:drain", "Stop a host's VMs, or leave them; no new ones come."),
     ("undrain", "cli.drain:undrain", "End a drain; its VMs come back."),

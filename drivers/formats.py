@@ -46,8 +46,10 @@ CREDENTIALS = Kind("credentials", "credentials.json", numbered=False)
 DHCP = Kind("dhcp", "dnsmasq/process.json", numbered=False)
 DOWNLOAD = Kind("download", "images/*.part.json")
 VOLUME = Kind("volume", "volumes/*/volume.json")
+SYNC_FENCE = Kind(FENCE.name, "sync/*.json")
+SETS = Kind("sets", "sets.json")
 
-KINDS = (CONFIG, STATUS, HOST, FENCE, CREDENTIALS, DHCP, DOWNLOAD, VOLUME)
+KINDS = (CONFIG, STATUS, HOST, FENCE, CREDENTIALS, DHCP, DOWNLOAD, VOLUME, SYNC_FENCE, SETS)
 """Every file of Hostler's own that a host keeps; disks, seeds, images and leases have formats of others."""
 
 

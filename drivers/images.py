@@ -7,6 +7,7 @@ hears how it ended (L-C8, L-G10).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import fcntl
 import os
@@ -184,6 +185,11 @@ class Images:
                     remove_durably(self._folder / (stored.name.split(".")[0] + VALIDATOR))
                 removed.append(stored)
         return tuple(removed)
+
+    def note_use(self, stored: StoredFile) -> None:
+        """Note that a base image is used now, by its time of change; a short blocking call."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._folder / stored.name, follow_symlinks=False)
 
     async def close(self) -> None:
         """End all fetches; their parts stay and are resumed later."""

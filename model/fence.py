@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model.base import Frozen
+from model.base import Frozen, Lenient
 
 
 class Fence(Frozen):
@@ -24,3 +24,19 @@ class Fence(Frozen):
     def order(self) -> tuple[int, int, int, int]:
         """The part that is compared, most significant first."""
         return (self.epoch, self.pass_number, self.step, self.attempt)
+
+
+class Order(Lenient):
+    """What every order to a host holds; sealed on its way (S-3). `min_worker_version`: the floor, where it applies."""
+
+    fence: Fence
+    min_worker_version: str | None
+
+
+class Answer(Lenient):
+    """What every answer of a host holds: the order's fence, set around the step.
+
+    An answer to an earlier order proves nothing.
+    """
+
+    answers: Fence | None = None

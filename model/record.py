@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from model.base import Lenient
-from model.fence import Fence
+from model.fence import Answer, Order
 from model.process import ProcessRecord
 from model.vm import DiskName, LastExit, PowerState
 from model.volume import AttachedVolume, WantedVolume
@@ -120,22 +120,21 @@ class Observed(Lenient):
     seen_at: datetime
 
 
-class View(Lenient):
-    """The answer of every host step: what is there after it.
+class View(Answer):
+    """The answer of every step of a VM: what is there after it.
 
     `waiting` is the text of L-G10 when the step could not begin and keeps its place on the host. `unreadable` is the
-    reason of L-G8. `answers` is the order's fence, set around the step: an answer to an earlier order proves nothing.
+    reason of L-G8.
     """
 
     record: Record | None
     observed: Observed
     waiting: str | None = None
     unreadable: str | None = None
-    answers: Fence | None = None
 
 
-class HostOrder(Lenient):
-    """The argument of every host step; sealed on its way (S-3). The fence says which order wins.
+class HostOrder(Order):
+    """The argument of every step of a VM on its host. The fence says which order wins.
 
     `kept_by`: what a rebuild puts aside is called by this generation. `undo_of`: bring back what that one put aside.
     `setbacks`: the number of the guest's last setback that the pass knows, so that no boot passes over one that was not
@@ -144,8 +143,6 @@ class HostOrder(Lenient):
     """
 
     vm_id: str
-    fence: Fence
-    min_worker_version: str | None
     input_digest: str
     power_state: PowerState
     generation: int

@@ -145,24 +145,13 @@ def vm_input(
     *, vm_id: str, project: str, name: str, mac: str, digest: str, spec: VmSpec, secrets: Secrets, created_at: datetime
 ) -> VmInput:
     """Put specification and opened secrets together for the VM's own host."""
-    image = spec.image
     return VmInput(
         vm_id=vm_id,
         project=project,
         digest=digest,
         name=name,
         mac=mac,
-        image=Image(
-            reference=image.reference,
-            owner=image.owner,
-            architecture=image.architecture,
-            rootfs=_file(image.rootfs, secrets, "rootfs"),
-            format=image.format,
-            kernel=_file(image.kernel, secrets, "kernel") if image.kernel else None,
-            initrd=_file(image.initrd, secrets, "initrd") if image.initrd else None,
-            command_line=image.command_line,
-            firmware=image.firmware,
-        ),
+        image=image_of(spec.image, secrets),
         cpu_millicores=spec.cpu_millicores,
         memory_mib=spec.memory_mib,
         disk_gib=spec.disk_gib,
@@ -175,6 +164,21 @@ def vm_input(
         boot_priority=spec.boot_priority,
         ssh_user_cas=spec.ssh_user_cas,
         created_at=created_at,
+    )
+
+
+def image_of(image: ImageSpec, secrets: Secrets) -> Image:
+    """Put an image and its opened URLs together for a host."""
+    return Image(
+        reference=image.reference,
+        owner=image.owner,
+        architecture=image.architecture,
+        rootfs=_file(image.rootfs, secrets, "rootfs"),
+        format=image.format,
+        kernel=_file(image.kernel, secrets, "kernel") if image.kernel else None,
+        initrd=_file(image.initrd, secrets, "initrd") if image.initrd else None,
+        command_line=image.command_line,
+        firmware=image.firmware,
     )
 
 

@@ -14,6 +14,11 @@ def vm_workflow_id(vm_id: str) -> str:
     return f"vm/{vm_id}"
 
 
+def host_workflow_id(host_id: str) -> str:
+    """Name the one workflow id under which every sync of a host runs."""
+    return f"host/{host_id}"
+
+
 def host_queue(host_id: str, instance_id: str) -> str:
     """Name the queue of a host's prompt steps; another instance of the host never sees this one's work (H-E4)."""
     return f"host/{host_id}/{instance_id}"

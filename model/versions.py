@@ -47,3 +47,13 @@ def is_below(worker: str | None, floor: str | None) -> bool:
         return False
     found = parse_version(worker)
     return found is None or found < wanted
+
+
+def floor_for(worker: str | None, floor: str | None, control_plane: str = VERSION) -> str | None:
+    """Return the floor that holds for a worker; a control plane in development has none for what is no release."""
+    return None if parse_version(worker) is None and parse_version(control_plane) is None else floor
+
+
+def describe_floor(worker: str | None, floor: str | None) -> str:
+    """Say why a host worker below the floor does nothing for a VM, and what to do (H-S5)."""
+    return f"needs worker {floor} or newer, this host runs {worker or 'an unknown one'}: upgrade it"

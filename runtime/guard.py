@@ -14,7 +14,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from model.record import HostOrder, View
+from model.fence import Answer, Order
 from model.temporal import is_host_queue
 
 
@@ -44,7 +44,7 @@ class _GuardedOrders(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         handle = super().start_activity(input)
         order = cast("object", input.args[0]) if input.args else None
-        if input.task_queue is None or not is_host_queue(input.task_queue) or not isinstance(order, HostOrder):
+        if input.task_queue is None or not is_host_queue(input.task_queue) or not isinstance(order, Order):
             return handle
         return _AnsweredHandle(handle, order)
 
@@ -55,7 +55,7 @@ class _AnsweredHandle(workflow.ActivityHandle[Any]):
     A cancel goes to the step itself, also before this task has begun.
     """
 
-    def __init__(self, handle: workflow.ActivityHandle[Any], order: HostOrder) -> None:
+    def __init__(self, handle: workflow.ActivityHandle[Any], order: Order) -> None:
         self._handle = handle
         super().__init__(_answer(handle, order))
 
@@ -63,9 +63,9 @@ class _AnsweredHandle(workflow.ActivityHandle[Any]):
         return self._handle.cancel(msg)
 
 
-async def _answer(handle: workflow.ActivityHandle[Any], order: HostOrder) -> Any:
+async def _answer(handle: workflow.ActivityHandle[Any], order: Order) -> Any:
     result = await handle
-    if isinstance(result, View):
+    if isinstance(result, Answer):
         answered = result.answers
         if answered is None or answered.model_copy(update={"attempt": order.fence.attempt}) != order.fence:
             raise create_payload_validation_error({"expected": "this order's answer", "problems": ["another's"]})

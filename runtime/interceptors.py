@@ -21,10 +21,10 @@ from temporalio.worker import (
 
 from activities.progress import progress
 from model.errors import BelowFloor, Fenced, HostlerError, Refused, StepFailed, Unavailable
-from model.record import HostOrder, View
+from model.fence import Answer, Order
 from model.temporal import host_of_queue, is_host_queue
 from model.text import clean_text
-from model.versions import VERSION, is_below
+from model.versions import VERSION, describe_floor, is_below
 from runtime.guard import GuardedRun
 from runtime.seal import Label, opened_order
 
@@ -36,7 +36,7 @@ class HostInterceptor(Interceptor):
     """Let a step run only for an order that was sealed for it, and tell how it goes while it runs.
 
     `fleet_id` and the host and instance of the queue must be the fence's. The order that the step gets carries
-    Temporal's attempt in its fence; the view that it returns names the fence that it answers.
+    Temporal's attempt in its fence; the answer that it returns names the fence that it answers.
     """
 
     def __init__(self, *, fleet_id: str, worker_version: str = VERSION) -> None:
@@ -71,24 +71,21 @@ class _HostStep(ActivityInboundInterceptor):
             raise
         except Exception as error:
             raise application_error(_unexpected(error)) from None
-        return result.model_copy(update={"answers": order.fence}) if isinstance(result, View) else result
+        return result.model_copy(update={"answers": order.fence}) if isinstance(result, Answer) else result
 
-    def _admit(self, input: ExecuteActivityInput) -> HostOrder:
+    def _admit(self, input: ExecuteActivityInput) -> Order:
         info = activity.info()
         label = opened_order.get()
         if label is None or not _is_for(label, info, self._host.fleet_id) or len(input.args) != 1:
             raise create_payload_validation_error({"expected": "a sealed order", "problems": ["unsealed"]})
         order = cast("object", input.args[0])
-        if not isinstance(order, HostOrder):
-            raise create_payload_validation_error({"expected": "HostOrder", "problems": ["another type"]})
+        if not isinstance(order, Order):
+            raise create_payload_validation_error({"expected": "an order", "problems": ["another type"]})
         fence = order.fence
         if (fence.fleet_id, fence.host_id, fence.instance_id) != (self._host.fleet_id, *host_of_queue(info.task_queue)):
             raise Fenced("the order is for another fleet, host or instance than this one: the row must be read again")
         if is_below(self._host.worker_version, order.min_worker_version):
-            raise BelowFloor(
-                f"the fleet wants host workers of {order.min_worker_version} or later, this one is "
-                f"{self._host.worker_version}: upgrade it"
-            )
+            raise BelowFloor(describe_floor(self._host.worker_version, order.min_worker_version))
         return order.model_copy(update={"fence": fence.model_copy(update={"attempt": info.attempt})})
 
 

@@ -28,7 +28,16 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from model.campaign import TYPES, CampaignKind, CampaignStart, campaign_workflow_id
 from model.errors import Unavailable
 from model.passes import PassStart, PassType
-from model.temporal import CONTROL_QUEUE, LOOK_AGAIN, SEARCH_HOST, SEARCH_PHASE, SEARCH_VM, vm_workflow_id
+from model.sync import SyncStart
+from model.temporal import (
+    CONTROL_QUEUE,
+    LOOK_AGAIN,
+    SEARCH_HOST,
+    SEARCH_PHASE,
+    SEARCH_VM,
+    host_workflow_id,
+    vm_workflow_id,
+)
 from model.text import clean_text
 from runtime.deployment import deployment_config
 from runtime.interceptors import ControlInterceptor, HostInterceptor
@@ -215,10 +224,22 @@ async def poke_campaign(
     )
 
 
+async def poke_host(client: Client, host_id: str, *, search_attributes: bool = False) -> None:
+    """Start a host's sync, or tell the running one to look again; as `poke` does for a VM. Errors: Unavailable."""
+    await _start(
+        client,
+        "SyncHost",
+        SyncStart(host_id=host_id),
+        host_workflow_id(host_id),
+        f"sync of host {host_id}",
+        [SearchAttributePair(SEARCH_KEYS[SEARCH_HOST], host_id)] if search_attributes else None,
+    )
+
+
 async def _start(
     client: Client,
     workflow_type: str,
-    start: PassStart | CampaignStart,
+    start: PassStart | CampaignStart | SyncStart,
     workflow_id: str,
     summary: str,
     pairs: Sequence[SearchAttributePair[Any]] | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -11,16 +11,18 @@ from model.errors import Conflict, NotFound
 from model.foreign import VANISH_BRAKE
 from model.generations import VmChange
 from model.report import HostReport, ReportAnswer, VmReport
+from model.versions import floor_for
 from model.vm import PowerState
 from model.waiting import Waiting
 from store.audit import Actor
 from store.change import DISOWN, WAKE, WokenVm, find_woken
 from store.database import transaction
-from store.fleet import read_fleet
+from store.fleet import Fleet, read_fleet
 from store.foreign import store_foreign
 from store.observed import Seen, store_observed
 from store.restore import compare_with_host, keep_told
 from store.room import wake_refused
+from store.sync import wake_for_sync
 from store.vm_change import change_locked
 from store.volume_report import release_volumes, store_volumes
 
@@ -35,11 +37,15 @@ _MANY = 50
 
 @dataclass(frozen=True)
 class ReportTaken:
-    """The answer for the host, whom to poke, and of whom a row is to be made from the host's record (L-R1)."""
+    """The answer for the host, whom to poke, and of whom a row is to be made from the host's record (L-R1).
+
+    `sync`: the host's own sync is to be poked, too.
+    """
 
     answer: ReportAnswer
     pokes: tuple[WokenVm, ...]
     vanished: tuple[str, ...] = ()
+    sync: bool = False
 
 
 async def store_report(
@@ -62,13 +68,14 @@ async def store_report(
             raise NotFound(f"there is no host {host_id}")
         arrival = _judge(host, report)
         if not arrival.taken:
-            return ReportTaken(await _answer(connection, host["report_number"], want_whole=arrival.late), ())
+            return ReportTaken(await _answer(connection, report, host["report_number"], want_whole=arrival.late), ())
         await _store_host(connection, host, report, arrival)
         if host["status"] == "forgotten":
             await store_foreign(connection, host, report, (), None, vanish_brake)
-            answer = await _answer(connection, report.number, want_whole=not report.whole and arrival.first)
+            want_whole = not report.whole and arrival.first
+            answer = await _answer(connection, report, report.number, want_whole=want_whole)
             return ReportTaken(answer.model_copy(update={"forgotten_pass": host["forgotten_pass"]}), ())
-        fleet = await compare_with_host(connection, host, report)
+        fleet = _with_floor_for(report, await compare_with_host(connection, host, report))
         if arrival.new_state:
             await _forget_revisions(connection, host_id)
         before = await _read_vms(connection, host_id, report)
@@ -91,13 +98,15 @@ async def store_report(
         unlisted = fleet.behind and await keep_told(connection, host_id, report)
         pokes = await find_woken(connection, sorted(woken | stopped | ({fits} if fits else set())))
         removed = await release_volumes(connection, host_id, report, fleet)
+        sync = await wake_for_sync(connection, host, report, fleet)
         answer = await _answer(
             connection,
+            report,
             report.number,
             want_whole=not report.whole and (arrival.first or unlisted or host["must_tell_all"] or foreign.ripe),
         )
         told = {"remove_volumes": removed, "stop_pass": foreign.stop_pass, "stop_vms": foreign.stop_vms}
-        return ReportTaken(answer.model_copy(update=told), pokes, foreign.vanished)
+        return ReportTaken(answer.model_copy(update=told), pokes, foreign.vanished, sync=sync)
 
 
 @dataclass(frozen=True)
@@ -257,8 +266,12 @@ async def _wake_unsettled(connection: Connection, host_id: str, *, everything: b
     return {record["id"] for record in woken if not record["many"]}
 
 
-async def _answer(connection: Connection, acknowledged: int, *, want_whole: bool) -> ReportAnswer:
-    fleet = await read_fleet(connection)
+def _with_floor_for(report: HostReport, fleet: Fleet) -> Fleet:
+    return replace(fleet, min_worker_version=floor_for(report.worker_version, fleet.min_worker_version))
+
+
+async def _answer(connection: Connection, report: HostReport, acknowledged: int, *, want_whole: bool) -> ReportAnswer:
+    fleet = _with_floor_for(report, await read_fleet(connection))
     return ReportAnswer(
         acknowledged=acknowledged,
         want_whole=want_whole,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from model.ids import new_id
 from model.specification import ImageSpec
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
+from store.sync import drop_image
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -31,6 +33,11 @@ class StoredImage:
     spec: ImageSpec
     secrets: bytes
     created_at: datetime
+
+    @property
+    def full_name(self) -> str:
+        """What the image is called whoever asks: `PROJECT/NAME`."""
+        return f"{self.project}/{self.name}"
 
 
 class ImageStore:
@@ -84,6 +91,16 @@ class ImageStore:
             raise NotFound(f"there is no image {reference}; `hostler image ls` shows those there are")
         return _to_image(record)
 
+    async def named(self, project: str, name: str) -> StoredImage:
+        """Return the image of exactly this project and name; raise NotFound."""
+        async with reading(self._pool) as connection:
+            record = await connection.fetchrow(
+                f"select {_COLUMNS} from images where project = $1 and name = $2", project, name
+            )
+        if record is None:
+            raise NotFound(f"there is no image {project}/{name}")
+        return _to_image(record)
+
     async def get(self, project: str | None, image_id: str) -> StoredImage:
         """Return an image by its id, of the project or public; raise NotFound."""
         async with reading(self._pool) as connection:
@@ -96,6 +113,14 @@ class ImageStore:
         if record is None:
             raise NotFound(f"there is no image {image_id}")
         return _to_image(record)
+
+    async def by_ids(self, ids: Collection[str]) -> tuple[StoredImage, ...]:
+        """Return those of these images that are there, in their order."""
+        async with reading(self._pool) as connection:
+            records = await connection.fetch(
+                f"select {_COLUMNS} from images where id = any($1) order by array_position($1, id)", [*ids]
+            )
+        return tuple(_to_image(record) for record in records)
 
     async def list(self, project: str | None, *, limit: int = 100, after: str | None = None) -> tuple[StoredImage, ...]:
         """List a project's images and the public ones by id, from the one above the id `after` on."""
@@ -120,6 +145,7 @@ class ImageStore:
             )
             if record is None:
                 raise NotFound(f"there is no image {image_id}")
+            await drop_image(connection, image_id)
             await write_audit(
                 connection,
                 actor,

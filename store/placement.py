@@ -22,6 +22,7 @@ from model.placement import (
 )
 from model.report import HostReport
 from model.specification import NewVm, VmSpec
+from model.versions import floor_for
 from store.room import HELD, held_of
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def to_view(record: asyncpg.Record) -> HostView:
         silent=record["silent"],
         heard_at=record["last_report_at"],
         version=record["worker_version"],
-        floor=record["min_worker_version"],
+        floor=floor_for(record["worker_version"], record["min_worker_version"]),
         **held_of(record),
         placed_lately=record["placed_lately"],
         of_group=record["of_group"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from model.row import Desired, HostState, Row, Status
+from model.versions import floor_for
 from model.vm import Phase, PowerState, Quarantine
 from model.volume import WantedVolume
 
@@ -35,7 +36,8 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
             order by w.place)
         from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
         join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
-    h.instance_id, h.status as host_status, h.activity_names, host_is_silent(h) as host_silent,
+    h.instance_id, h.status as host_status, h.activity_names, h.worker_version,
+    host_is_silent(h) as host_silent,
     (h.report #>> '{{capacity,storage_bytes_free}}')::bigint as storage_bytes_free,
     (h.report #>> '{{capacity,storage_bytes_total}}')::bigint as storage_bytes_total,
     f.id as fleet_id, f.epoch, f.min_worker_version, f.max_create_attempts,
@@ -61,7 +63,7 @@ def to_row(record: asyncpg.Record, pass_number: int | None = None) -> Row:
         project=record["project"],
         fleet_id=record["fleet_id"],
         epoch=record["epoch"],
-        min_worker_version=record["min_worker_version"],
+        min_worker_version=floor_for(record["worker_version"], record["min_worker_version"]),
         max_create_attempts=record["max_create_attempts"],
         frozen=record["frozen"],
         behind=record["behind"],

@@ -79,6 +79,25 @@ async def due_campaigns(pool: Pool) -> tuple[DueCampaign, ...]:
     return tuple(DueCampaign(**dict(record)) for record in records)
 
 
+@dataclass(frozen=True)
+class DueHost:
+    """A host whose sync is to be poked. `stuck`: no run has drawn a number for two minutes past its time."""
+
+    host_id: str
+    stuck: bool
+
+
+async def due_hosts(pool: Pool, limit: int) -> tuple[DueHost, ...]:
+    """Return the hosts whose sync is due, the longest due first."""
+    async with reading(pool) as connection:
+        records = await connection.fetch(
+            """select id as host_id, due_at < now() - interval '2 minutes' as stuck
+            from hosts where due_at <= now() and status <> 'forgotten' order by due_at, id limit $1""",
+            limit,
+        )
+    return tuple(DueHost(**dict(record)) for record in records)
+
+
 @asynccontextmanager
 async def only_sweeper(pool: Pool) -> AsyncGenerator[bool]:
     """Hold the sweepers' lock for the block; yields False where another process holds it.

@@ -12,6 +12,7 @@ from temporalio.worker import Worker
 
 from activities.campaign import CampaignActivities
 from activities.passes import PassActivities
+from activities.sync import SyncStoreActivities
 from model.errors import Unavailable
 from runtime.deployment import current_build, find_build_id, is_older, make_current
 from runtime.keys import MasterKeys
@@ -24,6 +25,7 @@ from store.fleet import get_fleet
 from store.migrate import check_schema
 from store.passes import PassStore
 from store.roll import RollStore
+from store.sync import SyncStore
 from workers import process
 from workers.sweep import Sweep
 from workflows.converge import ConvergeVm
@@ -31,10 +33,11 @@ from workflows.create import CreateVm
 from workflows.drain import DrainHost
 from workflows.reap import ReapVm
 from workflows.roll import RollFleet
+from workflows.sync_host import SyncHost
 
 _log = logging.getLogger("hostler.control")
 LOOK_SECONDS = 10.0
-WORKFLOWS = (CreateVm, ConvergeVm, ReapVm, DrainHost, RollFleet)
+WORKFLOWS = (CreateVm, ConvergeVm, ReapVm, DrainHost, RollFleet, SyncHost)
 
 
 async def main(settings: Settings, stopping: asyncio.Event) -> None:
@@ -85,7 +88,7 @@ async def keep_known(
 
 
 def control_worker(client: Client, pool: Pool, *, build_id: str | None, passes: PassActivities | None = None) -> Worker:
-    """Return a worker that runs every type of pass, and campaigns."""
+    """Return a worker that runs every type of pass, campaigns, and syncs of hosts."""
 
     async def hurry(vm: WokenVm) -> None:
         try:
@@ -96,6 +99,7 @@ def control_worker(client: Client, pool: Pool, *, build_id: str | None, passes: 
     owners = (
         passes or PassActivities(PassStore(pool)),
         CampaignActivities(CampaignStore(pool), RollStore(pool), hurry),
+        SyncStoreActivities(SyncStore(pool)),
     )
     methods = [getattr(owner, name) for owner in owners for name in dir(owner) if not name.startswith("_")]
     options = control_worker_options(build_id=build_id)

@@ -23,6 +23,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.image import ImageActivities
+from activities.sync import SyncActivities
 from activities.vm import VmActivities
 from drivers.host.steps import HostSteps
 from drivers.machine import HostIdentity, lock_worker
@@ -63,7 +64,10 @@ async def work(client: Client, host: HostSteps, credentials: Credentials, stoppi
     """Poll both queues of this host and instance until told to stop (H-E4)."""
     identity = host.parts.identity
     queues = (
-        (host_queue(identity.host_id, identity.instance_id), find_activities(VmActivities(host))),
+        (
+            host_queue(identity.host_id, identity.instance_id),
+            find_activities(VmActivities(host), SyncActivities(host.sync)),
+        ),
         (bulk_queue(identity.host_id, identity.instance_id), find_activities(ImageActivities(host))),
     )
     async with contextlib.AsyncExitStack() as stack:
@@ -127,7 +131,8 @@ async def run(
     async with HostApi(credentials.api_url, credentials.credential.get_secret_value()) as api:
         host = build_host(settings, host_settings, identity, api, reserve)
         await host.start()
-        names = sorted(method.__name__ for method in find_activities(VmActivities(host), ImageActivities(host)))
+        owners = (VmActivities(host), ImageActivities(host), SyncActivities(host.sync))
+        names = sorted(method.__name__ for method in find_activities(*owners))
 
         orders = Orders(credentials, host_settings.gateway_ca_file)
 

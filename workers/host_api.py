@@ -28,6 +28,7 @@ from model.errors import (
 )
 from model.join import JoinedHost
 from model.report import ControlRelease, HostReport, ReportAnswer
+from model.sync import SyncSets
 from model.text import clean_text
 from model.vm import VmInput
 
@@ -165,6 +166,14 @@ class HostApi:
                 "host has another one; to give the VM a new key, delete it and make it again"
             ) from error
         return _read(response, HostCertificate)
+
+    async def fetch_sets(self, revision: int) -> SyncSets:
+        """Fetch the complete sets of this host; raises Superseded when they have another revision by now (H-S1)."""
+        try:
+            response = await self._call("GET", f"/v1/host/sets?revision={revision}", None)
+        except Superseded as error:
+            raise Superseded("the host's sets have another revision by now: its row must be read again") from error
+        return _read(response, SyncSets)
 
     async def take_errands(self, wait_seconds: float) -> tuple[Errand, ...]:
         """Ask for the questions that only this host can answer; waits for the first one."""

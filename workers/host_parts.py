@@ -115,6 +115,7 @@ def build_host(
             boot_id=boot_id,
             fetch_input=api.fetch_input,
             fetch_certificate=api.fetch_certificate,
+            fetch_sets=api.fetch_sets,
             allow_emulated_guests=host_settings.allow_emulated_guests,
             caps=host_settings.caps_over(read_caps(paths.home)),
             disk_overcommit=host_settings.disk_overcommit,

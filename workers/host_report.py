@@ -148,7 +148,7 @@ class Reports:
             unmanaged=self._host.watch.unmanaged,
             emulated=any(found.emulated for found in parts.availability),
             epoch=identity.epoch,
-            pass_number=parts.jobs.fences.last_pass,
+            pass_number=max(parts.jobs.fences.last_pass, self._host.sync.last_number),
         )
 
     def _find_disk_room(self) -> int | None:

@@ -15,10 +15,19 @@ from temporalio.service import RPCError, RPCStatusCode
 from model.campaign import CampaignType, campaign_workflow_id
 from model.errors import Unavailable
 from model.passes import PassType
-from model.temporal import CONTROL_QUEUE, vm_workflow_id
-from runtime.temporal import poke, poke_campaign
+from model.temporal import CONTROL_QUEUE, host_workflow_id, vm_workflow_id
+from runtime.temporal import poke, poke_campaign, poke_host
 from store.fleet import get_fleet
-from store.sweep import DueCampaign, DueVm, due_campaigns, due_vms, only_sweeper, prune
+from store.sweep import (
+    DueCampaign,
+    DueHost,
+    DueVm,
+    due_campaigns,
+    due_hosts,
+    due_vms,
+    only_sweeper,
+    prune,
+)
 
 if TYPE_CHECKING:
     from store.database import Pool
@@ -27,7 +36,7 @@ EVERY_SECONDS = 10.0
 WHEN_BUSY_SECONDS = 1.0
 POKES_A_SECOND = 50
 PRUNE_EVERY_SWEEPS = 360
-_TYPES = (*get_args(PassType), *get_args(CampaignType))
+_TYPES = (*get_args(PassType), *get_args(CampaignType), "SyncHost")
 _CALL_TIMEOUT = timedelta(seconds=2)
 _log = logging.getLogger("hostler.sweep")
 
@@ -77,6 +86,8 @@ class Sweep:
             await asyncio.sleep(random.uniform(0, 2 / POKES_A_SECOND))  # noqa: S311
         for campaign in await due_campaigns(self._pool):
             await self._wake_campaign(campaign)
+        for host in await due_hosts(self._pool, POKES_A_SECOND):
+            await self._wake_host(host)
         return len(due)
 
     async def _wake(self, vm: DueVm) -> None:
@@ -97,6 +108,14 @@ class Sweep:
             )
         except Unavailable as error:
             _log.warning("a due campaign was not woken, the next sweep tries again: %s", error.detail)
+
+    async def _wake_host(self, host: DueHost) -> None:
+        if host.stuck:
+            await self._end_stuck(host_workflow_id(host.host_id))
+        try:
+            await poke_host(self._client, host.host_id, search_attributes=self._search_attributes)
+        except Unavailable as error:
+            _log.warning("the due sync of a host was not begun, the next sweep tries again: %s", error.detail)
 
     async def _end_stuck(self, workflow_id: str) -> None:
         """End whatever run is open: one that claims nothing does not run, or is none of ours.

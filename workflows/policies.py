@@ -51,6 +51,8 @@ _STORE_WORDS = {
     "ensure_campaign_paused": "pausing: too many VMs failed",
     "ensure_campaign_done": "noting that all is done",
     "finish_campaign": "ending the run",
+    "begin_sync": "drawing the sync's number",
+    "finish_sync": "writing what the host acknowledged",
 }
 
 
@@ -75,6 +77,8 @@ def _host_step(start_to_close: timedelta) -> ActivityConfig:
 
 
 LOOK = _host_step(timedelta(seconds=45))
+SYNC: ActivityConfig = {**_host_step(timedelta(seconds=45)), "schedule_to_close_timeout": timedelta(seconds=100)}
+"""Shorter than the two minutes after which the sweep looks after its run."""
 PROMPT = _host_step(timedelta(minutes=2))
 BOOT = _host_step(timedelta(minutes=7))
 IMAGE = _host_step(timedelta(minutes=12))

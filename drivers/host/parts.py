@@ -29,6 +29,7 @@ from model.capacity import Caps, Entitlement
 from model.certificate import HostCertificate
 from model.errors import Permanent
 from model.ids import check_label
+from model.sync import SyncSets
 from model.vm import DISK_NAMES, DiskName, VmInput
 
 GIB = 1 << 30
@@ -76,6 +77,7 @@ class Parts:
     """The parts of one host worker. `fetch_input` asks the API; it raises Unavailable, or Superseded (S-5).
 
     `fetch_certificate` asks it for that of a VM's public host key; Unavailable means that there is none yet (L-C2).
+    `fetch_sets` asks it for the host's sets of a revision; it raises Superseded when they have another by now (H-S1).
     """
 
     names: HostNames
@@ -96,6 +98,7 @@ class Parts:
     boot_id: Callable[[], str]
     fetch_input: Callable[[str, str], Awaitable[VmInput]]
     fetch_certificate: Callable[[str, str], Awaitable[HostCertificate]]
+    fetch_sets: Callable[[int], Awaitable[SyncSets]]
     allow_emulated_guests: bool = True
     caps: Caps = field(default_factory=Caps)
     disk_overcommit: bool = True

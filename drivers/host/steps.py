@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec
 
 from drivers.durable import make_folder
 from drivers.host.alone import Alone
+from drivers.host.cache import ImagePolicies
 from drivers.host.certify import CertifySteps
 from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
@@ -19,6 +20,7 @@ from drivers.host.power import PowerSteps
 from drivers.host.prepare import PrepareSteps
 from drivers.host.rebuild import RebuildSteps
 from drivers.host.storage import StorageSteps
+from drivers.host.sync import SyncSteps
 from drivers.host.volumes import VolumeSteps
 from drivers.host.watch import Watch
 from drivers.jobs import Job
@@ -36,7 +38,9 @@ class HostSteps:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.looker = Looker(parts)
-        self.watch = Watch(parts, self.looker)
+        self.policies = ImagePolicies(parts.images, parts.space)
+        self.watch = Watch(parts, self.looker, self.policies)
+        self.sync = SyncSteps(parts, {"image_policies": self.policies.apply})
         ending = Ending(parts, self.looker)
         prepare = PrepareSteps(parts, ending)
         self.certify = CertifySteps(parts, prepare).certify
@@ -78,6 +82,7 @@ class HostSteps:
         await parts.probe()
         await parts.network.start()
         await self.watch.adopt()
+        await self.sync.load()
 
     async def look(self, order: HostOrder) -> View:
         """Look for an order, without the VM's lock; its fence counts from now on."""

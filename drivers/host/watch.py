@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drivers.console import ConsoleLog
-from drivers.host.cache import make_room
+from drivers.host.cache import ImagePolicies, make_room
 from drivers.host.look import Looker, differs
 from drivers.host.parts import Parts
 from drivers.threads import in_thread
@@ -40,8 +40,9 @@ _log = logging.getLogger("hostler.watch")
 class Watch:
     """Keep what was seen of each VM fresh. Everything runs in tasks of its own that belong to no job."""
 
-    def __init__(self, parts: Parts, looker: Looker) -> None:
+    def __init__(self, parts: Parts, looker: Looker, policies: ImagePolicies) -> None:
         self.unmanaged = 0
+        self._policies = policies
         self._parts = parts
         self._looker = looker
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,7 +65,8 @@ class Watch:
                     kept = time.monotonic()
                     await self._attempt("keep the network", self._parts.network.keep())
                     await self._attempt("count processes", self.count_unmanaged())
-                    await self._attempt("make room", make_room(self._parts))
+                    await self._attempt("make room", make_room(self._parts, self._policies))
+                    self._policies.fetch_ahead()
                     await self._attempt("keep the reserve", in_thread(self._parts.reserve.keep))
                 if time.monotonic() - probed > PROBE_SECONDS:
                     probed = time.monotonic()
@@ -78,6 +80,7 @@ class Watch:
 
     async def close(self) -> None:
         """End every watcher; the guests go on."""
+        await self._policies.close()
         tasks = [*self._tasks, *self._following.values()]
         for task in tasks:
             task.cancel()

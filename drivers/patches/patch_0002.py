@@ -28,4 +28,5 @@ PATCHES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "status": _date_process,
     "dhcp": _keep,
     "volume": _keep,
+    "sets": _keep,
 }

@@ -104,19 +104,19 @@ async def test_unused_images_go_when_no_vm_may_be_made(world: HostWorld) -> None
     (used,) = parts.images.list_files()
     unused = parts.paths.images / f"{'0' * 32}-{'1' * 64}-rootfs.qcow2"
     unused.write_bytes(b"x")
-    await make_room(parts)
+    await make_room(parts, world.host.policies)
     assert unused.exists(), "there is room"
     filler = fill(world)
     status = world.home / "machines" / "vm1" / "status.json"
     whole = status.read_bytes()
     status.write_bytes(b"{")
     await world.restart()
-    await make_room(world.host.parts)
+    await make_room(world.host.parts, world.host.policies)
     assert unused.exists(), "nobody can tell what the VM depends on"
     filler.unlink()
     status.write_bytes(whole)
     fill(world)
     await world.restart()
-    await make_room(world.host.parts)
+    await make_room(world.host.parts, world.host.policies)
     assert [stored.name for stored in world.host.parts.images.list_files()] == [used.name]
     assert not unused.exists()

@@ -50,6 +50,11 @@ CALLS: dict[tuple[str, str], tuple[str, bool, bool]] = {
     ("POST", "/v1/hosts/{host}/replace"): ("admin", False, False),
     ("POST", "/v1/hosts/{host}/revoke"): ("admin", False, False),
     ("PATCH", "/v1/hosts/{host}"): ("operator", False, False),
+    ("GET", "/v1/hosts/{host}/sets"): ("viewer", False, False),
+    ("PUT", "/v1/hosts/{host}/sets/image-policies"): ("operator", False, False),
+    ("PUT", "/v1/hosts/{host}/sets/privileged-addresses"): ("operator", False, False),
+    ("PUT", "/v1/hosts/{host}/sets/wireguard-peers"): ("operator", False, False),
+    ("PUT", "/v1/hosts/{host}/sets/gateway-routes"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/cordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/uncordon"): ("operator", False, False),
     ("POST", "/v1/hosts/{host}/maintenance"): ("operator", False, False),
@@ -99,6 +104,7 @@ HOST_CALLS = {
     ("POST", "/v1/host/credential"),
     ("GET", "/v1/host/vms/{vm_id}/input"),
     ("POST", "/v1/host/vms/{vm_id}/certificate"),
+    ("GET", "/v1/host/sets"),
     ("GET", "/v1/host/errands"),
     ("POST", "/v1/host/errands/{errand_id}"),
 }
@@ -145,6 +151,7 @@ def body_of(method: str, path: str) -> dict[str, Any]:
         ("PATCH", "/v1/projects/{project}"): {},
         ("POST", "/v1/tokens"): {"name": "t", "role": "viewer"},
     }
+    bodies |= {call: {"items": []} for call in CALLS if call[0] == "PUT" and "/sets/" in call[1]}
     return {"json": bodies[method, path]} if (method, path) in bodies else {}
 
 

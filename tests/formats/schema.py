@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from drivers.fences import StoredFence
-from drivers.formats import CONFIG, CREDENTIALS, DHCP, FENCE, HOST, KINDS, PATCHES, STATUS, VOLUME
+from drivers.formats import CONFIG, CREDENTIALS, DHCP, FENCE, HOST, KINDS, PATCHES, SETS, STATUS, VOLUME
+from drivers.host.sync import StoredSets
 from drivers.machine import HostFile
 from drivers.network.dhcp import StoredServer
 from drivers.stored import StoredConfig, StoredStatus
@@ -30,6 +31,7 @@ MODELS = {
     CREDENTIALS: Credentials,
     DHCP: StoredServer,
     VOLUME: StoredVolume,
+    SETS: StoredSets,
 }
 """The model of each kind of file; that of a download has the one field `validator`, and no model."""
 

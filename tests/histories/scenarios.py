@@ -1,4 +1,4 @@
-"""Each type of pass, and of campaign, in each of its endings: what to do to a fleet so that a run ends so."""
+"""Each type of pass, of campaign and of sync, in each of its endings: what to do to a fleet so that a run ends so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from temporalio.exceptions import ApplicationError
 
 from model.record import HostOrder
+from model.sync import SyncOrder
 from model.temporal import vm_workflow_id
 from store.campaign import CampaignStore
 from store.roll import RollStore
@@ -23,6 +24,7 @@ from tests.workflows.drains import (
     undrain,
     until_campaign,
 )
+from tests.workflows.syncs import hurry_sync, last_sync, until_synced, want
 
 Scenario = Callable[[Fleet], Awaitable[list[tuple[str, str]]]]
 """Returns the (workflow id, run id) of the runs to record."""
@@ -349,6 +351,54 @@ async def roll_paused(fleet: Fleet) -> list[tuple[str, str]]:
     return [first, last]
 
 
+async def sync_applied(fleet: Fleet) -> list[tuple[str, str]]:
+    """Woken once more amid it."""
+
+    async def change_once(order: SyncOrder) -> None:
+        if fleet.host.calls.count("ensure_sets") == 1:
+            await want(fleet, "10.84.0.8")
+
+    fleet.host.before_sync = change_once
+    await want(fleet, "10.84.0.9")
+    await hurry_sync(fleet)
+    await until_synced(fleet, lambda found: not found.due)
+    return [await last_sync(fleet)]
+
+
+async def sync_fenced(fleet: Fleet) -> list[tuple[str, str]]:
+    fleet.host.synced = (7, 3)
+    await want(fleet, "10.84.0.9")
+    await hurry_sync(fleet)
+    await until_synced(fleet, lambda found: found.synced.fenced is not None)
+    return [await last_sync(fleet)]
+
+
+async def sync_failed(fleet: Fleet) -> list[tuple[str, str]]:
+    """At its first set; then the step itself."""
+    fleet.host.sync_error = "the kernel refuses"
+    await want(fleet, "10.84.0.9")
+    await hurry_sync(fleet)
+    await until_synced(fleet, lambda found: found.synced.error is not None)
+    first = await last_sync(fleet)
+
+    async def refuse(order: SyncOrder) -> None:
+        raise ApplicationError("it cannot be read", type="Unreadable", non_retryable=True)
+
+    fleet.host.before_sync = refuse
+    await hurry_sync(fleet)
+    await until_synced(fleet, lambda found: found.synced.why == "no_answer")
+    return [first, await last_sync(fleet)]
+
+
+async def sync_waiting(fleet: Fleet) -> list[tuple[str, str]]:
+    async with fleet.pool.acquire() as connection:
+        await connection.execute("update hosts set activity_names = '{find_vm}'")
+    await want(fleet, "10.84.0.9")
+    await hurry_sync(fleet)
+    await until_synced(fleet, lambda found: found.synced.why == "host_outdated")
+    return [await last_sync(fleet)]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "create-ready": create_ready,
     "create-paused": create_paused,
@@ -373,4 +423,8 @@ SCENARIOS: dict[str, Scenario] = {
     "drain-cancelled": drain_cancelled,
     "roll-done": roll_done,
     "roll-paused": roll_paused,
+    "sync-applied": sync_applied,
+    "sync-fenced": sync_fenced,
+    "sync-failed": sync_failed,
+    "sync-waiting": sync_waiting,
 }

@@ -18,6 +18,7 @@ from model.fence import Fence
 from model.process import ProcessRecord
 from model.record import CreateProgress, HostOrder, Observed, Record, Setback, View
 from model.step import StepKind
+from model.sync import SET_NAMES, SetName, SetState, SyncAnswer, SyncedVm, SyncOrder
 from model.vm import LastExit, PowerState
 from model.volume import AttachedVolume, in_order
 from tests.model.world import begin_rebuild
@@ -66,6 +67,11 @@ class SimulatedHost:
         self.garbled: set[str] = set()
         """Steps whose next answer is no view at all, although they worked."""
         self.certificate = 1
+        self.synced = (0, 0)
+        self.revision = 0
+        """Which sets were applied last."""
+        self.sync_error: str | None = None
+        self.before_sync: Callable[[SyncOrder], Awaitable[None]] | None = None
 
     def machine(self, vm_id: str) -> Machine:
         return self.machines.setdefault(vm_id, Machine())
@@ -96,10 +102,38 @@ class SimulatedHost:
             self.machine(vm_id).tap = False
 
     def names(self) -> list[str]:
-        return ["find_vm", *_EFFECTS]
+        return ["find_vm", *_EFFECTS, "ensure_sets"]
 
-    def activities(self) -> list[Callable[..., Awaitable[View]]]:
-        return [self._activity(name) for name in self.names()]
+    def activities(self) -> list[Callable[..., Awaitable[Any]]]:
+        return [*(self._activity(name) for name in ("find_vm", *_EFFECTS)), self._sync_activity()]
+
+    def _sync_activity(self) -> Callable[[SyncOrder], Awaitable[SyncAnswer]]:
+        @activity.defn(name="ensure_sets")
+        async def run(order: SyncOrder) -> SyncAnswer:
+            return await self._sync(order)
+
+        return run
+
+    async def _sync(self, order: SyncOrder) -> SyncAnswer:
+        """Take a sync as the real host does: a lower pair than the highest seen changes nothing (H-S4)."""
+        fence = order.fence
+        if (fence.host_id, fence.instance_id) != (self.host_id, self.instance_id):
+            raise ApplicationError("another host's order", type="Fenced", non_retryable=True)
+        self.calls.append("ensure_sets")
+        if self.before_sync is not None:
+            await self.before_sync(order)
+        pair = (fence.epoch, fence.pass_number)
+        listing = tuple(SyncedVm(vm_id=vm_id, power_state=each.power) for vm_id, each in self.machines.items())
+        told: dict[str, Any] = {"vms": listing, "answers": fence}
+        if pair < self.synced:
+            return SyncAnswer(fenced=True, epoch=self.synced[0], number=self.synced[1], **told)
+        self.synced = pair
+        states: dict[SetName, SetState] = dict.fromkeys(SET_NAMES, "off")
+        if self.sync_error is not None:
+            states = {**dict.fromkeys(SET_NAMES, "not_reached"), "privileged_addresses": "failed"}
+        else:
+            self.revision = order.revision
+        return SyncAnswer(epoch=pair[0], number=pair[1], states=states, error=self.sync_error, **told)
 
     def _activity(self, name: str) -> Callable[[HostOrder], Awaitable[View]]:
         @activity.defn(name=name)
