@@ -44,7 +44,7 @@ check: venv ## format, lint, types, import contracts, dead dependencies
 	$(BIN)/deptry .
 
 faults: setup ## strike every activity by every fault, and kill hosts of real guests at every step (some 30 minutes)
-	@FAULTS=all $(BIN)/pytest -m "" tests/faults/test_activities.py tests/faults/test_campaigns.py tests/faults/test_real_kills.py $(ARGS)
+	@FAULTS=all $(BIN)/pytest -m "" tests/faults/test_activities.py tests/faults/test_campaigns.py tests/faults/test_syncs.py tests/faults/test_real_kills.py $(ARGS)
 
 bench: setup ## time a create against a bare start of the same guest
 	@$(BIN)/python -m tests.bench $(ARGS)

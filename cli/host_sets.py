@@ -106,9 +106,12 @@ def progress(found: Document) -> list[tuple[str, object]]:
         told.append(("not synced", _WHY.get(str(found["why"]), found["why"])))
     if found.get("error"):
         told.append(("sync failed", found["error"]))
-    if found.get("fenced"):
-        epoch, number = things(found, "fenced")
-        told.append(("sync refused", f"the host has seen epoch {epoch}, number {number}: look at `hostler restore`"))
+    seen = things(found, "fenced")
+    if len(seen) == 2:
+        words = (
+            f"the host has seen epoch {seen[0]}, number {seen[1]}: `hostler restore` says whether this store is behind"
+        )
+        told.append(("sync refused", words))
     return told
 
 

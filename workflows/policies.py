@@ -77,8 +77,6 @@ def _host_step(start_to_close: timedelta) -> ActivityConfig:
 
 
 LOOK = _host_step(timedelta(seconds=45))
-SYNC: ActivityConfig = {**_host_step(timedelta(seconds=45)), "schedule_to_close_timeout": timedelta(seconds=100)}
-"""Shorter than the two minutes after which the sweep looks after its run."""
 PROMPT = _host_step(timedelta(minutes=2))
 BOOT = _host_step(timedelta(minutes=7))
 IMAGE = _host_step(timedelta(minutes=12))
@@ -89,6 +87,9 @@ def stop_step(stop_timeout_seconds: int) -> ActivityConfig:
     """Limit a stop: the guest's own patience, then the kill and its proof."""
     return _host_step(timedelta(seconds=stop_timeout_seconds) + STOP_MARGIN)
 
+
+SYNC: ActivityConfig = {**_host_step(timedelta(seconds=45)), "schedule_to_close_timeout": timedelta(seconds=100)}
+"""Shorter than the two minutes after which the sweep looks after its run."""
 
 ATTEMPT_PAUSES = tuple(timedelta(seconds=s) for s in (5, 30, 120, 600))
 FIRST_PAUSE = timedelta(seconds=2)

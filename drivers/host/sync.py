@@ -190,4 +190,4 @@ async def _found(work: Awaitable[T]) -> T:
     try:
         return await work
     except NotFound as error:
-        raise Unavailable(error.detail) from error
+        raise Unavailable(f"unavailable now: {error.detail}") from error

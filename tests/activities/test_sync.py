@@ -189,7 +189,7 @@ async def test_it_stops_at_the_first_error_and_the_next_sync_repeats_all(world: 
     assert done == list(SET_NAMES[:place])
     reached = ["applied"] * place + ["failed"] + ["not_reached"] * (3 - place)
     assert answer.states == dict(zip(SET_NAMES, reached, strict=True))
-    assert (answer.error, answer.is_applied) == ("the kernel knows no such link", False)
+    assert (answer.error, answer.is_applied) == ("unavailable now: the kernel knows no such link", False)
     left = {name: kept(world)[name] for name in SET_NAMES[place + 1 :]}
     assert left == {name: before[name] for name in SET_NAMES[place + 1 :]}
     assert world.host.parts.seen.since(0)[0].look is (place > 0), (
@@ -212,6 +212,7 @@ async def test_sets_that_are_not_found_are_unavailable(world: HostWorld) -> None
     world.host.parts.fetch_sets = fetch
     answer = await sync(world, 2, privileged_addresses=())
     assert (set(answer.states.values()), answer.is_applied) == ({"not_reached"}, False)
+    assert (answer.error or "").startswith("unavailable now: ")
     assert kept(world) == before
 
 

@@ -45,6 +45,20 @@ IMAGE = {
     "rootfs": {"url": "https://images.test/root", "sha256": "a" * 64},
     "created_at": "2026-01-01T00:00:00+00:00",
 }
+SETS = {
+    "image_policies": ["public/demo"],
+    "privileged_addresses": ["10.84.0.9"],
+    "wireguard_peers": [{"public_key": "key", "endpoint": "a:1", "allowed_networks": ["10.9.0.0/24"]}],
+    "gateway_routes": [{"destination": "10.8.0.0/16", "gateway": "10.9.0.1"}],
+    "revision": 4,
+    "acknowledged": 3,
+    "pending": True,
+    "states": {"image_policies": "applied", "wireguard_peers": "off"},
+    "synced_at": "2026-01-01T00:00:00+00:00",
+    "fenced": [2, 9],
+    "why": "no_answer",
+    "error": "because",
+}
 COMMANDS = [
     ("vm", "ls"),
     ("vm", "show", VM_ID),
@@ -52,6 +66,8 @@ COMMANDS = [
     ("vm", "start", VM_ID),
     ("host", "ls"),
     ("host", "show", "host-1"),
+    ("host", "policy", "host-1"),
+    ("host", "sets", "host-1"),
     ("image", "ls"),
 ]
 
@@ -65,6 +81,8 @@ def full(fleet: Fleet) -> Fleet:
     fleet.answers["GET", "/v1/hosts/host-1"] = (200, HOST)
     fleet.answers["GET", f"/v1/hosts/{HOST_ID}/quarantined"] = (200, {"items": [vm()], "next_cursor": None})
     fleet.answers["GET", f"/v1/hosts/{HOST_ID}/forgotten"] = (200, {"items": [], "next_cursor": None})
+    fleet.answers["GET", f"/v1/hosts/{HOST_ID}/sets"] = (200, SETS)
+    fleet.answers["GET", "/v1/hosts/host-1/sets"] = (200, SETS)
     fleet.answers["GET", f"/v1/hosts/{HOST_ID}/foreign"] = (200, {"items": [{"vm_id": "stray"}], "next_cursor": None})
     return fleet
 
