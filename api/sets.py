@@ -61,9 +61,9 @@ async def sets_for_host(parts: Parts, host_id: str, revision: int) -> SyncSets:
     images = await parts.images.by_ids(stored.wanted.image_policies)
     if stored.revision != revision or len(images) < len(stored.wanted.image_policies):
         raise Conflict("the host's sets have another revision by now; look at its row again")
-    plain = {name: getattr(stored.wanted, name) for name in HostSets.model_fields}
-    policies = tuple(_image(parts, image) for image in images)
-    return SyncSets(**{**plain, "image_policies": policies}, revision=revision)
+    plain: dict[str, Any] = {name: getattr(stored.wanted, name) for name in HostSets.model_fields}
+    plain["image_policies"] = tuple(_image(parts, image) for image in images)
+    return SyncSets(**plain, revision=revision)
 
 
 async def _replace(parts: Parts, host: str, name: SetName, items: Sequence[Any], caller: Caller) -> SetsDocument:
@@ -100,16 +100,15 @@ async def _view(parts: Parts, host_id: str) -> SetsDocument:
     stored = await parts.syncs.get(host_id)
     wanted, synced = stored.wanted, stored.synced
     images = await parts.images.by_ids(wanted.image_policies)
-    told = {name: getattr(synced, name) for name in SetsDocument.model_fields.keys() & type(synced).model_fields.keys()}
+    told: dict[str, Any] = {
+        name: getattr(synced, name) for name in SetsDocument.model_fields.keys() & type(synced).model_fields.keys()
+    }
+    told |= {"revision": stored.revision, "error": None if synced.error is None else clean_text(synced.error)}
     return SetsDocument(
-        **{
-            **told,
-            "revision": stored.revision,
-            "acknowledged": synced.revision,
-            "synced_at": synced.at,
-            "pending": stored.due,
-            "error": None if synced.error is None else clean_text(synced.error),
-        },
+        **told,
+        acknowledged=synced.revision,
+        synced_at=synced.at,
+        pending=stored.due,
         privileged_addresses=list(wanted.privileged_addresses),
         wireguard_peers=list(wanted.wireguard_peers),
         image_policies=[image.full_name for image in images],
