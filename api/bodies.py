@@ -247,6 +247,12 @@ class FreezeBody(Body):
     creates: bool = False
 
 
+class FloorBody(Body):
+    """The least release of a host worker that may act on VMs; null: any."""
+
+    min_worker_version: Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}(\.[0-9]{1,9})?$")] | None
+
+
 class RollBody(Body):
     """Which VMs are restarted, those that are wanted running, with these labels, on this host; and how many at once."""
 

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from api.documents.base import Condition
 from model.report import Capacity
 from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
+from model.text import clean_text
+from model.versions import describe_floor
 from store.host import StoredHost
 
 SHOWN_FOR = timedelta(days=7)
@@ -15,7 +17,7 @@ SHOWN_FOR = timedelta(days=7)
 
 def host_conditions(host: StoredHost) -> list[Condition]:
     """List what is wrong with a host by its row and its last report."""
-    found = _identity(host) + _foreign(host)
+    found = _identity(host) + _foreign(host) + _outdated(host) + _unsynced(host)
     if host.report is not None:
         found += _disk(host.report.capacity) + _unmanaged(host.report.unmanaged)
     return found
@@ -50,6 +52,27 @@ def _foreign(host: StoredHost) -> list[Condition]:
         told = "nothing destroys them but you, on the host itself"
         found.append(Condition(condition="misplaced", what=what, advice=advice + told))
     return found
+
+
+def _outdated(host: StoredHost) -> list[Condition]:
+    if host.floor is None:
+        return []
+    what = describe_floor(host.worker_version, host.floor)
+    advice = "upgrade Hostler there; until then nothing is done for its VMs, and their guests run on"
+    return [Condition(condition="below_floor", what=what, advice=advice)]
+
+
+def _unsynced(host: StoredHost) -> list[Condition]:
+    """What the host said of its last sync is data (S-17)."""
+    synced = host.synced
+    if synced.fenced is not None:
+        what = f"it refused its sets, having seen epoch {synced.fenced[0]}, number {synced.fenced[1]}"
+        advice = "look whether this database was restored (`hostler restore`)"
+        return [Condition(condition="sync_fenced", what=what, advice=advice)]
+    if synced.error is None:
+        return []
+    what = f"its sets could not be applied: {clean_text(synced.error)}"
+    return [Condition(condition="sync_failed", what=what, advice="it is tried again every minute")]
 
 
 def _unmanaged(count: int) -> list[Condition]:

@@ -68,7 +68,7 @@ def vm_view(
     return VmDocument(
         **plain,
         status_detail=_text(vm.status_detail),
-        last_error=_text(error_for(vm.last_error or vm.unreadable, project)),
+        last_error=_text(vm.below_floor or error_for(vm.last_error or vm.unreadable, project)),
         last_exit=last_exit,
         setbacks=vm.setbacks or 0,
         last_known=LastKnown(phase=vm.last_phase, power_state=vm.last_power_state, seen_at=vm.observed_at),

@@ -208,6 +208,8 @@ def _bring_back(vm: StoredVm) -> str:
 
 def _find(vm: StoredVm) -> tuple[str, _Told, datetime | None] | None:
     """Find the state: what only the API can see comes before what the last pass has said."""
+    if vm.below_floor is not None:
+        return Waiting.HOST_BELOW_FLOOR, _TOLD[Waiting.HOST_BELOW_FLOOR], vm.waiting_since
     if vm.settled and vm.waiting_for is None:
         return None
     if vm.host_silent and not (vm.settled and vm.quarantine is None):
@@ -232,7 +234,7 @@ _NOT_TAKEN_UP = _Told(
 
 def _tried(vm: StoredVm, *, project: str | None) -> str | None:
     """Say how often it was tried, and how that ended."""
-    error = error_for(vm.last_error or vm.unreadable, project)
+    error = vm.below_floor or error_for(vm.last_error or vm.unreadable, project)
     told: list[str] = []
     if vm.first_ready_at is None and vm.create_attempts:
         told.append(f"{vm.create_attempts} of its attempts are used")

@@ -25,6 +25,7 @@ _COMMANDS = (
     ("restore", "cli.restore:restore", "Settle what a restored database does not know."),
     ("freeze", "cli.freeze:freeze", "Hold everything destructive, or new VMs."),
     ("unfreeze", "cli.freeze:unfreeze", "End a freeze."),
+    ("floor", "cli.floor:floor", "Show or set the least release of a host worker."),
     ("replay", "cli.processes:replay", "Replay a VM's runs against this release's code."),
     ("api", "cli.processes:api", "Become the API of a larger installation."),
 )

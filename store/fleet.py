@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 from model.errors import Unavailable
 from model.ids import new_id
+from model.versions import VERSION, parse_version
 from store.database import reading, transaction
 
 if TYPE_CHECKING:
     from store.database import Connection, Pool
+
+# A host's worker is below the floor; a control plane in development has none for what is no release (H-S5).
+BELOW_FLOOR = "(h.worker_version is not null and is_below(h.worker_version, f.min_worker_version)" + (
+    " and release_of(h.worker_version) is not null)" if parse_version(VERSION) is None else ")"
+)
 
 HEARING_GAP = timedelta(seconds=30)
 
@@ -97,12 +103,6 @@ async def set_silence(pool: Pool, after: timedelta) -> None:
     """Set after how long without a report a host is silent (H-S10)."""
     async with reading(pool) as connection:
         await connection.execute("update fleet set host_silent_after = $1 where host_silent_after <> $1", after)
-
-
-async def set_floor(pool: Pool, min_worker_version: str | None) -> None:
-    """Set the least release of a host worker (H-S5)."""
-    async with reading(pool) as connection:
-        await connection.execute("update fleet set min_worker_version = $1", min_worker_version)
 
 
 async def read_fleet(connection: Connection) -> Fleet:

@@ -12,8 +12,10 @@ import asyncpg
 from model.capacity import Entitlement
 from model.errors import Conflict, NotFound, Unauthenticated
 from model.report import HostReport
+from model.sync import Synced
 from store.audit import Actor, write_audit
 from store.database import reading, transaction
+from store.fleet import BELOW_FLOOR
 from store.room import HELD, held_of
 from store.vm import GONE_FOR
 
@@ -35,6 +37,7 @@ _COLUMNS = (
     "forgotten_at",
 )
 _SELECT = f"""select {", ".join(f"h.{name}" for name in _COLUMNS)}, h.report, host_is_silent(h) as silent,
+    (select f.min_worker_version from fleet f where {BELOW_FLOOR}) as floor, h.synced,
     (select count(*) from vms v where v.host_id = h.id and not v.deleted) as vms,
     (select count(*) from vms v where v.host_id = h.id and v.deleted) as vms_deleted,
     (select count(*) from volumes o where o.host_id = h.id) as volumes,
@@ -47,6 +50,7 @@ from hosts h cross join lateral ({HELD}) held"""
 class StoredHost:
     """A host. `report` is the last one, without its VMs; `silent` is computed now (H-S10).
 
+    `floor`: the fleet's, where the host is below it (H-S5).
     `vms_braked` have no row and wait for an operator's choice, of `vms_misplaced` the row names another host (H-R2).
     `live` and `leaving` are what the rows of its VMs hold: of those that live, and of those being deleted (H-P3).
     """
@@ -71,6 +75,8 @@ class StoredHost:
     forgotten_at: datetime | None
     report: HostReport | None
     silent: bool
+    floor: str | None
+    synced: Synced
     vms: int
     vms_deleted: int
     volumes: int
@@ -222,6 +228,8 @@ def _to_host(record: asyncpg.Record) -> StoredHost:
         **plain,
         report=report,
         silent=record["silent"],
+        floor=record["floor"],
+        synced=Synced.model_validate(record["synced"]),
         vms=record["vms"],
         vms_deleted=record["vms_deleted"],
         volumes=record["volumes"],

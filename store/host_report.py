@@ -87,7 +87,9 @@ async def store_report(
         woken = {vm.vm_id for vm in known if _gives_reason(before[vm.vm_id], vm, vm.vm_id in stored)}
         woken = (woken | {vm.vm_id for vm in taken}) - stopped
         woken |= before.keys() - {vm.vm_id for vm in report.vms}
-        if set(report.activity_names or ()) - set(host["activity_names"]):
+        if host["worker_version"] not in (None, report.worker_version) or set(report.activity_names or ()) - set(
+            host["activity_names"]
+        ):
             woken |= await _find_outdated(connection, host_id)
         await connection.execute(f"update vms set {WAKE} where id = any($1)", sorted(woken))
         await store_volumes(connection, host_id, report)
@@ -240,9 +242,11 @@ def _gives_reason(row: asyncpg.Record, vm: VmReport, stored: bool) -> bool:
 
 
 async def _find_outdated(connection: Connection, host_id: str) -> set[str]:
-    """Find whom a host's worker that knows more steps than the one before may serve now (H-D4)."""
+    """Find whom a host's worker of another release than the one before may serve now (H-D4, H-S5)."""
     found = await connection.fetch(
-        "select id from vms where host_id = $1 and waiting_for = $2", host_id, Waiting.HOST_OUTDATED
+        "select id from vms where host_id = $1 and waiting_for = any($2)",
+        host_id,
+        [Waiting.HOST_OUTDATED, Waiting.HOST_BELOW_FLOOR],
     )
     return {record["id"] for record in found}
 

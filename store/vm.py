@@ -14,9 +14,11 @@ from model.decide.setback import FAILING
 from model.errors import Gone, NotFound
 from model.passes import PassType
 from model.specification import VmSpec
+from model.versions import describe_floor
 from model.vm import LastExit, Phase, PowerState, Quarantine
 from store.database import reading
 from store.deadlines import OVERDUE
+from store.fleet import BELOW_FLOOR
 from store.rows import to_quarantine
 
 if TYPE_CHECKING:
@@ -29,10 +31,13 @@ GONE_HOW = "case when forgotten is null then 'destroyed' else 'given up with wha
 
 # The phase that a user sees. What nobody can look at is unknown, not changed: it is computed here, never written
 # (H-S10). A deletion shows from the moment it is accepted, an undelete likewise.
-SHOWN_PHASE = """case
+# The worker of a VM's host is below the fleet's floor: nobody there looks, whatever the last pass wrote (H-S5).
+FLOORED = f"(not v.deleted and not host_is_silent(h) and {BELOW_FLOOR})"
+SHOWN_PHASE = f"""case
     when v.destroying then 'destroying'
     when v.deleted then 'quarantined'
     when h.last_report_at is not null and host_is_silent(h) then 'unknown'
+    when {FLOORED} then 'failed'
     when v.phase in ('quarantined', 'destroying')
         then case when v.first_ready_at is null then 'creating' else 'ready' end
     else v.phase end"""
@@ -43,7 +48,8 @@ _AWAY = """case when v.due_at is not null and v.waiting_for is distinct from 'gr
 # No run has taken the row since it was made, deleted, brought back or tried again (case C5).
 SHOWN_DETAIL = f"""coalesce({_AWAY}, v.status_detail,
     case when v.run_id is null and v.due_at is not null then 'accepted, not started' end)"""
-SHOWN_POWER = "case when host_is_silent(h) or v.unreadable is not null then null else v.observed_power_state end"
+SHOWN_POWER = f"""case when host_is_silent(h) or v.unreadable is not null or {FLOORED} then null
+    else v.observed_power_state end"""
 
 _SAME = (
     *("id", "project", "name", "host_id", "labels", "mac", "input_digest", "fingerprint", "deleted", "destroying"),
@@ -74,6 +80,7 @@ select {", ".join(f"v.{name}" for name in _SAME)}, v.spec, v.power_state, v.phas
         from jsonb_array_elements_text(v.spec -> 'volumes') with ordinality as w (id, place)
         join volumes o on o.id = w.id and o.vm_id = v.id) end as volumes,
     host(v.address) as address, host(v.address_refused) as address_refused, h.name as host_name,
+    case when {FLOORED} then f.min_worker_version end as floor, h.worker_version,
     h.last_report_at as host_last_report_at, host_is_silent(h) as host_silent, f.frozen or h.frozen as frozen, f.behind,
     {SHOWN_PHASE} as shown_phase, {SHOWN_POWER} as shown_power,
     {SHOWN_DETAIL} as status_detail, {OVERDUE} as overdue, now() as now
@@ -91,6 +98,7 @@ class StoredVm:
     """A VM as users may read it. `phase` and `power_state` are what is shown now; `last_…` what was seen last.
 
     `told_project`: of one that vanished, whose it is by its host's record, which nobody has confirmed (S-5).
+    `below_floor`: why nobody looks at it, while the worker of its host is too old (H-S5).
     """
 
     id: str
@@ -138,6 +146,7 @@ class StoredVm:
     resting: bool
     failures: int
     retry_at: datetime | None
+    below_floor: str | None
     setbacks: int | None
     up_again_at: datetime | None
     create_attempts: int
@@ -314,6 +323,7 @@ def to_stored_vm(record: asyncpg.Record) -> StoredVm:
         power_state=_power(record["shown_power"]),
         last_power_state=_power(record["observed_power_state"]),
         last_exit=_read_last_exit(record["last_exit"]),
+        below_floor=describe_floor(record["worker_version"], record["floor"]) if record["floor"] else None,
         volumes=tuple(record["volumes"] or ()),
     )
 

@@ -165,21 +165,23 @@ class Reports:
     async def take(self, answer: ReportAnswer) -> None:
         """Take the fleet's epoch over, what the host is called there, and that the fleet has given it up.
 
-        Volumes that are to go are removed (H-V3), and misplaced VMs stopped and kept (L-R1), but not by a worker below
-        the fleet's floor (H-S5), nor by one that knows a higher epoch.
+        Volumes that are to go are removed (H-V3), and misplaced VMs stopped and kept (L-R1), but not by a worker that
+        knows a higher epoch. One below the fleet's floor acts on no VM, and takes the epoch over all the same (H-S5).
         """
+        floored = is_below(VERSION, answer.min_worker_version)
+        self._host.watch.floored = floored
         self._host.alone.heard(answer.min_worker_version)
         if answer.host_name is not None:
             self._host.parts.ledger.host = answer.host_name
         identity = self._host.parts.identity
         if answer.acknowledged == self._sent[0]:
             self._told = self._sent[1]
-        if answer.epoch >= identity.epoch and not is_below(VERSION, answer.min_worker_version):
+        if answer.epoch >= identity.epoch and not floored:
             await self._host.volumes.remove(answer.remove_volumes)
             if answer.stop_pass is not None:
                 self._host.given_up.begin(answer.epoch, answer.stop_pass, answer.stop_vms)
         await identity.raise_epoch(answer.epoch)
-        if answer.forgotten_pass is not None:
+        if answer.forgotten_pass is not None and not floored:
             self._host.given_up.begin(answer.epoch, answer.forgotten_pass)
         if answer.renew_credential:
             try:

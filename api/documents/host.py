@@ -69,6 +69,20 @@ class HostDocument(Shown):
     drain: CampaignDocument | None
 
 
+class BelowFloorDocument(Shown):
+    """A host whose worker is older than the fleet allows."""
+
+    name: str
+    worker_version: str
+
+
+class FloorDocument(Shown):
+    """The least release of a host worker that may act on VMs, null for none, and the hosts below it (H-S5)."""
+
+    min_worker_version: str | None
+    below: list[BelowFloorDocument]
+
+
 class InvitationDocument(Shown):
     """What a new host joins with, shown this once: `join` is for `hostler worker host --join`."""
 

@@ -42,6 +42,8 @@ class Watch:
 
     def __init__(self, parts: Parts, looker: Looker, policies: ImagePolicies) -> None:
         self.unmanaged = 0
+        self.floored = False
+        """Whether this worker is below the fleet's floor: then it looks at no VM, and writes no record (H-S5)."""
         self._policies = policies
         self._parts = parts
         self._looker = looker
@@ -126,7 +128,7 @@ class Watch:
 
     async def look(self, vm_id: str) -> None:
         """Look at a VM of the host's own accord; what an operation overlaps is void and looked at again (case B6)."""
-        while True:
+        while not self.floored:
             try:
                 observed = await self._look_between_operations(vm_id)
             except Fenced:

@@ -15,6 +15,7 @@ from activities.sync import SyncActivities
 from drivers.host.cache import UNUSED_SECONDS, make_room
 from drivers.host.sync import SyncSteps
 from model.errors import Fenced, NotFound, StepFailed, Unreadable
+from model.report import ReportAnswer
 from model.sync import SET_NAMES, GatewayRoute, SetName, SyncAnswer, SyncOrder, SyncSets, WireguardPeer
 from model.vm import Image
 from tests.fixtures.host import HostWorld, make_image, make_reports, make_row
@@ -315,3 +316,18 @@ async def test_an_image_that_cannot_be_had_keeps_no_other_waiting(world: HostWor
     assert (await sync(world, 1, image_policies=(bad, of(world, "red")))).is_applied
     await world.host.policies.settled()
     assert len(bases(world) - own) == 1
+
+
+async def test_below_the_floor_nobody_looks_and_the_epoch_is_taken_over(world: HostWorld) -> None:
+    """H-S5: no record is written, of what a guest does neither, until the worker is upgraded or the floor lowered."""
+    await world.run_pass(make_row("vm1"))
+    reports, file = make_reports(world.host), world.home / "machines" / "vm1" / "status.json"
+    await reports.take(ReportAnswer(acknowledged=1, want_whole=False, epoch=4, min_worker_version="99.0"))
+    assert world.identity.epoch == 4
+    before = file.read_bytes()
+    world.simulation.cause("vm1", "crash")
+    await world.host.watch.look("vm1")
+    assert file.read_bytes() == before
+    await reports.take(ReportAnswer(acknowledged=2, want_whole=False, epoch=4))
+    await world.host.watch.look("vm1")
+    assert file.read_bytes() != before

@@ -12,7 +12,7 @@ from model.credential import new_credential, parse_credential
 from model.fence import Fence
 from model.ids import check_digest, check_label, is_uuid, mac_address, new_id, tap_name
 from model.temporal import bulk_queue, host_of_queue, host_queue, is_host_queue, vm_workflow_id
-from model.versions import is_below, is_newer, parse_version
+from model.versions import floor_for, is_below, is_newer, parse_version
 
 ALPHABET = string.ascii_lowercase + string.digits + "-"
 
@@ -128,6 +128,17 @@ def test_versions_compare_as_versions(worker: str | None, floor: str | None, bel
 def test_a_host_worker_is_newer_by_its_release_alone(worker: str, control: str | None, newer: bool):
     """H-D4: builds of one release are alike; the first release's control plane cannot tell what it is."""
     assert is_newer(worker, control) is newer
+
+
+@pytest.mark.parametrize(
+    ("worker", "control_plane", "held"),
+    [("dev", "1.4.0", "1.3.0"), ("dev", "dev", None), (None, "0.2.0.dev0", None), ("1.2.0", "dev", "1.3.0")],
+)
+def test_what_is_no_release_is_below_every_floor_but_under_a_control_plane_in_development(
+    worker: str | None, control_plane: str, held: str | None
+):
+    """H-S5."""
+    assert floor_for(worker, "1.3.0", control_plane) == held
 
 
 def test_a_credential_is_found_by_its_id_and_only_its_digest_is_kept():

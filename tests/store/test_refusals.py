@@ -17,7 +17,7 @@ from model.errors import NoRoom, Refused, Unavailable
 from model.report import HypervisorReport
 from store.audit import Actor
 from store.database import Pool, reading
-from store.fleet import set_floor
+from store.floor import set_floor
 from store.placement import Placing, entitlement_of, view_hosts
 from store.vm_create import create_vm
 from store.volume import VolumeStore
@@ -187,7 +187,7 @@ async def place(pool: Pool, case: Case) -> str:
     columns = {"name": "h1", "report": document, "worker_version": "1.2.0", **case.host}
     host_id = await add_host(pool, **columns)
     await pool.execute("update fleet set heard_at = now(), hearing_since = now() - interval '1 day'")
-    await set_floor(pool, case.floor)
+    await set_floor(pool, case.floor, Actor("test"))
     for columns in case.vms:
         await add_vm(pool, host_id, first_ready_at=AT, **columns)
     return host_id

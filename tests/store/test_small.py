@@ -11,7 +11,8 @@ from model.passes import ClaimRequest, PassRef, StepNote
 from model.vm import Phase
 from store.audit import Actor
 from store.database import Pool
-from store.fleet import ensure_fleet, get_fleet, set_floor
+from store.fleet import ensure_fleet, get_fleet
+from store.floor import set_floor
 from store.image import ImageStore
 from store.passes import PassStore
 from store.sweep import due_vms, only_sweeper, prune
@@ -35,8 +36,8 @@ async def test_another_database_is_behind(pool: Pool) -> None:
 
 async def test_the_floor_reaches_the_row(pool: Pool) -> None:
     """H-S5."""
-    await set_floor(pool, "1.4.0")
-    vm_id = await add_vm(pool, await add_host(pool))
+    await set_floor(pool, "1.4.0", ACTOR)
+    vm_id = await add_vm(pool, await add_host(pool, worker_version="1.2.0"))
     row = await PassStore(pool).claim(ClaimRequest(vm_id=vm_id, run_id="run"))
     assert row is not None
     assert row.min_worker_version == "1.4.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from model.sync import SET_NAMES, SyncAnswer, SyncDone, SyncRef, SyncRow
+from model.versions import is_below
 from store.audit import Actor
 from store.database import Pool
 from store.sync import SyncStore
@@ -53,3 +54,29 @@ async def test_a_wake_amid_a_sync_is_not_lost(pool: Pool) -> None:
     assert not await store.finish(applied(row))
     found = await store.get(host_id)
     assert (found.revision, found.synced.revision, found.due) == (2, 1, True)
+
+
+async def test_the_store_compares_releases_as_the_model_does(pool: Pool) -> None:
+    """H-S5: every pair of these, by both."""
+    versions = [
+        None,
+        "",
+        "dev",
+        "0.9",
+        "1.2",
+        "1.2.0",
+        "1.2.10",
+        "1.10.0",
+        "1.9.9",
+        "2.0.0rc1",
+        "1.2.0.dev0",
+        "1",
+        "v1.2",
+    ]
+    rows = await pool.fetch(
+        "select w, f, is_below(w, f) as below from unnest($1::text[]) w cross join unnest($1::text[]) f", versions
+    )
+    assert len(rows) == len(versions) ** 2
+    assert {(row["w"], row["f"]): row["below"] for row in rows} == {
+        (worker, floor): is_below(worker, floor) for worker in versions for floor in versions
+    }

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from activities.image import ImageActivities
+from activities.sync import SyncActivities
 from activities.vm import VmActivities
 from drivers.names import HostNames
 from drivers.network import Network
@@ -120,7 +121,12 @@ async def test_a_host_reports_by_itself_and_ends_in_good_order(tmp_path, netns, 
         assert ears.asked, "which release the control plane is of; another build of the same one is no newer one"
         assert "ensure_booted" in report.activity_names
         assert "ensure_root_disk" in report.activity_names
-        known = {name for owner in (VmActivities, ImageActivities) for name in vars(owner) if not name.startswith("_")}
+        known = {
+            name
+            for owner in (VmActivities, ImageActivities, SyncActivities)
+            for name in vars(owner)
+            if not name.startswith("_")
+        }
         assert set(report.activity_names) == known
         assert report.capacity.memory_mib_total
         shown = {found.name: found for found in report.hypervisors}
