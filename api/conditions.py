@@ -18,7 +18,6 @@ from api.why import error_for, why
 from model.decide.setback import FAILING
 from model.report import HostReport
 from model.text import clean_text
-from model.versions import is_below
 from model.vm import Phase
 from store.fleet import Fleet, get_fleet
 from store.host import StoredHost
@@ -67,7 +66,7 @@ async def find_conditions(parts: Parts, project: str | None = None) -> list[Flee
     if project is None:
         fleet = await get_fleet(parts.pool)
         for host in await parts.hosts.list(limit=500):
-            found += _of_host(host, fleet)
+            found += _of_host(host)
         found += _of_fleet(fleet, await find_late(parts.pool), reached=await temporal_answers(parts))
         found += [_of_ending(ending) for ending in await find_endings(parts.pool)]
         freezes = await parts.freezes.list()
@@ -119,16 +118,13 @@ def _of_vm(vm: StoredVm, project: str | None) -> FleetCondition:
     return _Object(f"vm/{vm.id}", vm.name).told(condition, what, f"it {waits}", advice, vm.waiting_since)
 
 
-def _of_host(host: StoredHost, fleet: Fleet) -> list[FleetCondition]:
+def _of_host(host: StoredHost) -> list[FleetCondition]:
     about, found = _Object(f"host/{host.id}", host.name), list[FleetCondition]()
     if host.silent and host.status not in ("maintenance", "forgotten"):
         what = f"it is silent: nobody can tell what its {host.vms} VMs do"
         meanwhile = "nothing is done to its VMs, and work for it waits"
         advice = f"look at the machine and its worker; is it dead, `hostler host forget {host.name}` gives it up"
         found.append(about.told("host_silent", what, meanwhile, advice, host.last_report_at))
-    if host.report is not None and is_below(host.worker_version, fleet.min_worker_version):
-        what = f"it runs {host.worker_version}, the fleet needs {fleet.min_worker_version} or newer"
-        found.append(about.told("host_floored", what, "its guests run on, unattended", "upgrade its worker"))
     if host.report is not None:
         found += _measured(about, host.last_report_at, host.report)
     told = host_conditions(host)

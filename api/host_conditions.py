@@ -59,7 +59,7 @@ def _outdated(host: StoredHost) -> list[Condition]:
         return []
     what = describe_floor(host.worker_version, host.floor)
     advice = "upgrade Hostler there; until then nothing is done for its VMs, and their guests run on"
-    return [Condition(condition="below_floor", what=what, advice=advice)]
+    return [Condition(condition="host_floored", what=what, advice=advice)]
 
 
 def _unsynced(host: StoredHost) -> list[Condition]:

@@ -50,7 +50,7 @@ CASES: dict[str, Any] = {
     "vm_unreadable": READY + "update vms set unreadable = 'its record is torn'",
     "state_lost": "update hosts set state_lost_at = now()",
     "rolled_back": "update hosts set rolled_back_at = now()",
-    "host_floored": "update fleet set min_worker_version = '99.0.0'",
+    "host_floored": "update fleet set min_worker_version = '1.4.0'; update hosts set worker_version = '1.2.0'",
     "clock_off": {"clock": "2020-01-01T00:00:00Z"},
     "memory_short": {"capacity": {"memory_mib_total": 1000, "memory_mib_available": 10}},
     "disk_short": {"capacity": {"storage_bytes_total": 1000, "storage_bytes_free": 10}},

@@ -94,7 +94,7 @@ async def test_an_operator_sets_the_floor(world: World) -> None:
     assert answer.json() == {"min_worker_version": "0.2.0", "below": [{"name": "h1", "worker_version": "0.1.0"}]}
     (condition,) = (await world.call("GET", "/v1/hosts/h1")).json()["conditions"]
     assert (condition["condition"], condition["what"]) == (
-        "below_floor",
+        "host_floored",
         SENTENCE.replace("1.4", "0.2").replace("1.2", "0.1"),
     )
     entry = await world.pool.fetchrow("select * from audit order by number desc limit 1")
