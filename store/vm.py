@@ -270,7 +270,8 @@ class VmStore:
         """Count the fleet's VMs by the phase that is shown."""
         async with reading(self._pool) as connection:
             records = await connection.fetch(
-                f"select {SHOWN_PHASE} as phase, count(*) from vms v join hosts h on h.id = v.host_id group by 1"
+                f"""select {SHOWN_PHASE} as phase, count(*) from vms v join hosts h on h.id = v.host_id
+                cross join fleet f group by 1"""
             )
         return {record["phase"]: record["count"] for record in records}
 
