@@ -142,6 +142,7 @@ def host_view(host: StoredHost, drain: CampaignDocument | None = None) -> HostDo
         **plain,
         capacity=report.capacity if report else None,
         caps=report.caps if report else None,
+        disk_room_gib=report.disk_room_gib if report else None,
         held=HeldDocument(
             live=host.live, leaving=host.leaving, leaving_vms=host.leaving_vms, leaving_until=host.leaving_until
         ),

@@ -22,7 +22,7 @@ _COLUMNS = ("NAME", "STATUS", "SEEN", "VMS", "CPU", "MEMORY", "DISK", "HYPERVISO
 
 
 def ls(*, as_json: Json = False) -> None:
-    """List hosts."""
+    """List hosts. A bar draws what living VMs hold of a host as `#`, what is being torn down as `~`."""
     with Api() as api:
         found = api.list("/v1/hosts")
     if as_json:
@@ -168,9 +168,8 @@ def facts(host: Document) -> list[tuple[str, object]]:
     told += describe_room(host)
     capacity, held = inner(host, "capacity"), inner(host, "held")
     if held.get("leaving_vms"):
-        told.append(
-            ("being torn down", f"{held['leaving_vms']} VMs, the last until {moment(held.get('leaving_until'))}")
-        )
+        vms = "1 VM" if held["leaving_vms"] == 1 else f"{held['leaving_vms']} VMs, the last"
+        told.append(("being torn down", f"{vms} until {moment(held.get('leaving_until'))}"))
     told += [(key, "unknown" if value is None else value) for key, value in capacity.items()]
     told += describe_conditions(host)
     told += [("hypervisor", f"{describe_hypervisor(each)}: {each.get('why')}") for each in hypervisors]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cli.document import Document, documents, inner
 from model.capacity import DIMENSIONS, Caps, amount
 
-WIDTH = 20
+WIDTH, SHORT_WIDTH = 20, 8
 NEAR = 0.9
 _NAMES = {"cpu_millicores": "cpu", "memory_mib": "memory", "disk_gib": "disk"}
 
@@ -24,12 +24,13 @@ def describe_conditions(host: Document) -> list[tuple[str, str]]:
 
 
 def short_room(host: Document, name: str) -> str:
-    """Write one dimension for a list."""
+    """Write one dimension for a list: a short bar, what is held of how much, and what is over."""
     live, leaving, limit, capped = _numbers(host, name)
     if live is None or limit is None:
         return "unknown"
     over = _over(name, live + leaving, limit, capped)
-    return f"{amount(name, live + leaving)} of {amount(name, limit, True)}{over}"
+    bar = _bar(live, leaving, limit, SHORT_WIDTH)
+    return f"{bar} {amount(name, live + leaving)} of {amount(name, limit, True)}{over}"
 
 
 def _describe(host: Document, name: str) -> str:
@@ -40,7 +41,7 @@ def _describe(host: Document, name: str) -> str:
     torn = f", {amount(name, leaving, True)} of it being torn down" if leaving else ""
     if limit is None:
         return f"{amount(name, held, True)} held of an unknown size{torn}"
-    told = f"{_bar(live, leaving, limit)} {amount(name, held)} of {amount(name, limit, True)} held{torn}"
+    told = f"{_bar(live, leaving, limit, WIDTH)} {amount(name, held)} of {amount(name, limit, True)} held{torn}"
     return told + (_over(name, held, limit, capped) if capped else ", no cap")
 
 
@@ -79,10 +80,10 @@ def _over(name: str, held: int, limit: int, capped: bool) -> str:
     return ", nearly full" if held >= NEAR * limit else ""
 
 
-def _bar(live: int, leaving: int, limit: int) -> str:
+def _bar(live: int, leaving: int, limit: int, width: int) -> str:
     """Draw `#` for the living, `~` for the leaving, `.` for what is free; what is held at all shows."""
     if limit <= 0:
-        return f"[{'#' * WIDTH}]"
-    first = min(WIDTH, -(-live * WIDTH // limit))
-    both = min(WIDTH, max(first + bool(leaving), -(-(live + leaving) * WIDTH // limit)))
-    return f"[{'#' * first}{'~' * (both - first)}{'.' * (WIDTH - both)}]"
+        return f"[{'#' * width}]"
+    first = min(width, -(-live * width // limit))
+    both = min(width, max(first + bool(leaving), -(-(live + leaving) * width // limit)))
+    return f"[{'#' * first}{'~' * (both - first)}{'.' * (width - both)}]"

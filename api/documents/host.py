@@ -38,6 +38,7 @@ class HostDocument(Shown):
     """A host with what it last reported, and what is held of it.
 
     `caps` is what its operator lets VMs take, null while it has not said; `capacity` is the machine's size.
+    `disk_room_gib`: what it lets all disks take, where nothing is promised that its filesystem cannot hold.
     """
 
     id: str
@@ -61,6 +62,7 @@ class HostDocument(Shown):
     volumes: int
     capacity: Capacity | None
     caps: Caps | None
+    disk_room_gib: int | None
     held: HeldDocument
     over_by: Entitlement | None
     hypervisors: list[HypervisorReport]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cli.host import facts
 from cli.room import describe_room, short_room
 from tests.cli.conftest import Runner
 from tests.cli.fleet import HOST_ID, Fleet
@@ -29,7 +30,9 @@ def test_from_nine_tenths_on_it_warns_and_what_is_over_is_no_negative_room() -> 
     assert "nearly full" not in memory(3686, 0, 4096)
     assert memory(3687, 0, 4096).endswith("3687 of 4096 MiB held, nearly full")
     assert memory(6144, 0, 4096) == "[####################] 6144 of 4096 MiB held, over by 2048"
-    assert short_room(host(6144, 0, 4096), "memory_mib") == "6144 of 4096 MiB, over by 2048"
+    assert short_room(host(6144, 0, 4096), "memory_mib") == "[########] 6144 of 4096 MiB, over by 2048"
+    assert short_room(host(3072, 1024, 4096), "memory_mib") == "[######~~] 4096 of 4096 MiB, nearly full"
+    assert short_room(host(0, 64, 4096), "memory_mib") == "[~.......] 64 of 4096 MiB"
 
 
 def test_without_a_cap_the_machines_size_and_unknown_is_not_zero() -> None:
@@ -45,8 +48,25 @@ def test_processors_are_read_as_vcpus_and_disk_of_the_filesystem() -> None:
     """H-S8."""
     told = {"held": {"live": {"cpu_millicores": 3500, "disk_gib": 1}}, "caps": {"max_vcpus": 4}}
     told["capacity"] = {"storage_bytes_total": 10 << 30}
-    assert short_room(told, "cpu_millicores") == "3.5 of 4 vCPUs"
-    assert short_room(told, "disk_gib") == "1 of 10 GiB"
+    assert short_room(told, "cpu_millicores") == "[#######.] 3.5 of 4 vCPUs"
+    assert short_room(told, "disk_gib") == "[#.......] 1 of 10 GiB"
+
+
+def test_hosts_are_listed_with_their_room_drawn(fleet: Fleet, hostler: Runner) -> None:
+    """H-P7: of one that has not said its size nothing is drawn, and nothing is 0."""
+    held = host(1024, 512, 2048) | {"id": HOST_ID, "name": "host-1", "status": "ready"}
+    fleet.hosts = [held, {"id": "other", "name": "host-2", "status": "joining"}]
+    out = hostler("host", "ls").out
+    assert "[####~~..] 1536 of 2048 MiB" in " ".join(out.split())
+    assert "unknown" in out.splitlines()[-1]
+    assert " 0 " not in out.splitlines()[-1]
+
+
+def test_what_is_being_torn_down_is_counted_and_until_when() -> None:
+    """H-P3, H-P7."""
+    for count, words in ((1, "1 VM until 20"), (3, "3 VMs, the last until 20")):
+        held = {"leaving_vms": count, "leaving_until": "2030-01-01T00:00:00Z"}
+        assert words in str(dict(facts({"held": held}))["being torn down"])
 
 
 def test_a_host_is_cordoned_by_name(fleet: Fleet, hostler: Runner) -> None:
