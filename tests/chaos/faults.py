@@ -166,4 +166,4 @@ async def landed(what: str, holds: Callable[[], bool], seconds: float = 60) -> N
         raise AssertionError(f"a fault did not land: {what}") from None
 
 
-PROCESSES = ("api", "host", "temporal", "postgres", *CONTROLS)
+PROCESSES = ("api", "gateway", "host", "temporal", "postgres", *CONTROLS)

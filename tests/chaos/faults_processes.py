@@ -26,6 +26,12 @@ async def kill_api(stage: Stage) -> AsyncGenerator[str]:
         yield await _killed(program)
 
 
+@fault("kill the gateway", 2, hard=True)
+async def kill_gateway(stage: Stage) -> AsyncGenerator[str]:
+    async with stage.taken("gateway") as (program,):
+        yield await _killed(program)
+
+
 @fault("kill a control worker", 2, hard=True)
 async def kill_control(stage: Stage) -> AsyncGenerator[str]:
     async with stage.taken(stage.rng.choice(CONTROLS)) as (program,):

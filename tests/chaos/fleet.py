@@ -43,12 +43,13 @@ CGROUP = "CHAOS_CGROUP"
 CONTROLS = ("control-1", "control-2")
 WAYS = {
     "users": (("api", "postgres"), (3.0, 10.0)),
-    "work": (("temporal", "host"), (3.0, 12.0)),
+    "work": (("temporal", "gateway", "host"), (3.0, 12.0)),
 }
 READY = {
     "postgres": b"ready to accept connections",
     "temporal": b"Temporal Server:",
     "api": b"Uvicorn running",
+    "gateway": b"hosts reach the gateway",
     "host": b"asks for work",
     **dict.fromkeys(CONTROLS, b"the control worker runs"),
 }
@@ -112,13 +113,14 @@ class Fleet:
         library = build_library(self.folder)
         # It is killed here: what it said that it has committed must be there afterwards.
         self.postgres = await asyncio.to_thread(prepare_postgres, self.folder / "postgres", synchronous_commit="on")
-        for name in ("api", *CONTROLS, "host"):
+        for name in ("api", "gateway", *CONTROLS, "host"):
             self.tricks[name] = Tricks(self.folder / f"{name}.tricks", library)
         await self._open_gates()
         self._add("postgres", self.postgres.arguments, ENVIRONMENT)
         self.programs["postgres"].end_signal = signal.SIGINT
         self._add("temporal", self._temporal_arguments(), {"HOME": str(self.folder), "PATH": os.environ["PATH"]})
         self._add_ours("api", "workers.api")
+        self._add_ours("gateway", "workers.gateway")
         for name in CONTROLS:
             self._add_ours(name, "workers.control")
         self._add_ours("host", "workers.host")
@@ -128,7 +130,7 @@ class Fleet:
         await self.until("the API answers", self._is_up)
         self.token = await asyncio.to_thread(self._make_token)
         await self._enrol()
-        for name in (*CONTROLS, "host"):
+        for name in ("gateway", *CONTROLS, "host"):
             self.programs[name].keep()
         await self.until("the host reports", self._has_reported)
 
@@ -143,7 +145,7 @@ class Fleet:
 
     async def stop(self) -> None:
         """End every process."""
-        for name in ("host", *CONTROLS, "api", "temporal", "postgres"):
+        for name in ("host", *CONTROLS, "gateway", "api", "temporal", "postgres"):
             if name in self.programs:
                 await self.programs[name].put_away()
         for gate in self.gates.values():
@@ -179,10 +181,11 @@ class Fleet:
     async def _open_gates(self) -> None:
         for client in ("users", "host"):
             self.gates[f"{client}>api"] = Gate(to_port(self.ports["api"]), port=self.ports[f"{client}>api"])
-        for client in ("api", "control", "host"):
+        self.gates["host>gateway"] = Gate(to_port(self.ports["gateway"]), port=self.ports["host>gateway"])
+        for client in ("api", "control", "gateway"):
             gate = Gate(to_port(self.ports["temporal"]), port=self.ports[f"{client}>temporal"])
             self.gates[f"{client}>temporal"] = gate
-        for client in ("api", "control"):
+        for client in ("api", "control", "gateway"):
             folder = self.folder / f"{client}-postgres"
             folder.mkdir()
             name = ".s.PGSQL.5432"
@@ -211,6 +214,7 @@ class Fleet:
             "HOSTLER_URL": f"http://127.0.0.1:{self.ports['api']}",
             "HOSTLER_DATABASE_URL": database,
             "HOSTLER_TEMPORAL_ADDRESS": f"127.0.0.1:{self.ports.get(f'{client}>temporal', 0)}",
+            "HOSTLER_GATEWAY_LISTEN": f"127.0.0.1:{self.ports['gateway']}",
             "HOSTLER_HOST_SIMULATED_GUESTS": "beside",
             "HOSTLER_HOST_ALLOW_EMULATED_GUESTS": "true",
             "HOSTLER_HOST_CGROUP": os.environ[CGROUP],
@@ -240,8 +244,8 @@ class Fleet:
         given = answer.raise_for_status().json()
         join = JoinString.parse(given["join"])
         join = join.model_copy(update={"url": f"http://127.0.0.1:{self.ports['host>api']}"})
-        temporal_address = f"127.0.0.1:{self.ports['host>temporal']}"
-        self.host_id = await ensure_joined(self.host, join, gateway_url=temporal_address)
+        gateway = f"127.0.0.1:{self.ports['host>gateway']}"
+        self.host_id = await ensure_joined(self.host, join, gateway_url=gateway)
 
     async def _is_up(self) -> bool:
         try:
@@ -261,9 +265,11 @@ _PORTS = (
     "temporal",
     "temporal-http",
     "temporal-metrics",
+    "gateway",
     "users>api",
     "host>api",
     "api>temporal",
     "control>temporal",
-    "host>temporal",
+    "gateway>temporal",
+    "host>gateway",
 )
