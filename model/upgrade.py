@@ -105,11 +105,11 @@ def _floor(there: Installed) -> Iterator[Obstacle]:
         return
     if is_newer(floor, there.release):
         found = f"is {floor}, above the control plane's release {there.release}"
-        yield Obstacle(what="floor", found=found, advice="lower it, or upgrade the control plane")
+        yield Obstacle(what="floor", found=found, advice="lower it (`hostler floor`), or upgrade the control plane")
     for host in there.hosts:
         if host.version is not None and is_below(host.version, floor):
             found = f"is {floor}: host {host.name} runs {host.version} and acts on no VM"
-            yield Obstacle(what="floor", found=found, advice="upgrade that host, or lower the floor")
+            yield Obstacle(what="floor", found=found, advice="upgrade that host, or lower the floor (`hostler floor`)")
 
 
 def _step(there: Installed, to: str | None) -> Iterator[Obstacle]:
@@ -121,4 +121,4 @@ def _step(there: Installed, to: str | None) -> Iterator[Obstacle]:
         yield Obstacle(what="release", found=found, advice="upgrade to the releases between them, one after the other")
     if there.floor is not None and is_newer(there.floor, to):
         found = f"is {there.floor}, above {to}: its workers would act on no VM"
-        yield Obstacle(what="floor", found=found, advice="lower it before you go back")
+        yield Obstacle(what="floor", found=found, advice="lower it before you go back: `hostler floor`")

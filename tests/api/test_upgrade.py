@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from model.versions import VERSION
-from store.fleet import set_floor
+from store.audit import Actor
+from store.floor import set_floor
 from store.migrate import read_migrations
 from tests.api.conftest import World
 
@@ -14,7 +15,7 @@ async def test_what_is_in_the_way_is_named(world: World) -> None:
     await world.add_host(name="h2", worker_version="0.1.0")
     await world.add_host(name="h3", worker_version="99.0.0")
     await world.add_host(name="h4", worker_version="0.1.0", status="forgotten", forgotten_at=None)
-    await set_floor(world.pool, "98.0.0")
+    await set_floor(world.pool, "98.0.0", Actor("test"))
     assert (await world.call("GET", "/v1/upgrade", role="operator", project="p")).status_code == 403
     shown = (await world.call("GET", "/v1/upgrade", role="viewer")).json()
     assert (shown["release"], shown["migrations"], shown["build"]) == (VERSION, len(read_migrations()), None)

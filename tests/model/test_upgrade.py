@@ -69,5 +69,5 @@ def test_one_release_after_the_other(to: str, floor: str | None, what: list[str]
 def test_a_floor_that_was_raised_is_in_the_way_of_going_back() -> None:
     """H-D4."""
     (obstacle,) = find_obstacles(Installed(**NOW, floor="0.3.0"), "0.2.4")
-    assert (obstacle.what, obstacle.advice) == ("floor", "lower it before you go back")
+    assert (obstacle.what, obstacle.advice) == ("floor", "lower it before you go back: `hostler floor`")
     assert find_obstacles(Installed(**NOW, floor="0.2.0"), "0.2.4") == ()

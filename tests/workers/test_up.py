@@ -28,11 +28,12 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = ("postgres", "temporal", "api", "control", "host")
+SERVICES = ("postgres", "temporal", "api", "gateway", "control", "host")
 USERS = {
     "postgres": users.POSTGRES,
     "temporal": users.TEMPORAL,
     "api": users.HOSTLER,
+    "gateway": users.HOSTLER,
     "control": users.HOSTLER,
     "host": users.ROOT,
 }
