@@ -26,6 +26,7 @@ from model.process import ProcessRecord
 __all__ = [
     "Confinement",
     "Finished",
+    "Jail",
     "await_end",
     "is_alive",
     "launch_detached",
@@ -40,6 +41,20 @@ PROGRAM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
+class Jail:
+    """Lock a program into a root of its own (S-11): /usr, `null`, `urandom`, itself, and what is bound, all read-only.
+
+    Its mount, IPC, UTS and network namespaces are its own, those of a detached program's processes too; the network
+    one is empty. devices: further names below /dev. reopened: numbers of descriptors in the program, whose files it
+    opens again as /dev/fd/NUMBER. network: it stays in this network namespace. Needs root: without it there is none.
+    """
+
+    devices: tuple[str, ...] = ()
+    reopened: tuple[int, ...] = ()
+    network: bool = False
+
+
+@dataclass(frozen=True)
 class Confinement:
     """Say all that a program gets.
 
@@ -48,6 +63,7 @@ class Confinement:
     limits: "RLIMIT_AS" -> value, soft and hard; RLIMIT_CORE is always 0. cgroup_files: the `cgroup.procs` files that
     are joined before the program starts. bind: paths that the user must reach although it may not enter a folder above
     them (in an own mount namespace an empty folder is laid over the first closed one, and the path bound in it).
+    jail: of all paths the program has those in `bind`, and nothing else but what every jail has.
     """
 
     argv: tuple[str, ...]
@@ -60,6 +76,7 @@ class Confinement:
     cgroup_files: tuple[Path, ...] = ()
     bind: tuple[Path, ...] = ()
     working_directory: str = "/"
+    jail: Jail | None = None
 
     @property
     def program(self) -> str:
@@ -177,8 +194,20 @@ def marshal_order(c: Confinement) -> bytes:
         "descriptors": dict(c.descriptors),
         "limits": dict(c.limits),
         "cgroup_files": [str(path) for path in c.cgroup_files],
-        "bind": [str(path) for path in c.bind],
+        "bind": [str(path) for path in c.bind] + find_own_program(c, program),
         "working_directory": c.working_directory,
         "parent": os.getpid(),
+        "jail": spell_jail(c.jail),
     }
     return marshal.dumps(order)
+
+
+def find_own_program(c: Confinement, program: str) -> list[str]:
+    """Name a program that a jail has to bind, as it is not below /usr."""
+    return [program] if spell_jail(c.jail) is not None and not program.startswith("/usr/") else []
+
+
+def spell_jail(jail: Jail | None) -> dict[str, object] | None:
+    if jail is None or os.geteuid() != 0:
+        return None
+    return {"devices": list(jail.devices), "reopened": list(jail.reopened), "network": jail.network}

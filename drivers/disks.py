@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivers.confine import Confinement, run_confined
+from drivers.confine import Confinement, Jail, run_confined
 from drivers.durable import (
     give,
     new_name,
@@ -192,7 +192,14 @@ def _remove(path: Path) -> None:
 
 async def _qemu_img(arguments: tuple[str, ...], disk: int, user: tuple[int, int], wish: str) -> None:
     finished = await run_confined(
-        Confinement(argv=("qemu-img", *arguments), uid=user[0], gid=user[1], descriptors={_DISK: disk}, limits=_LIMITS),
+        Confinement(
+            argv=("qemu-img", *arguments),
+            uid=user[0],
+            gid=user[1],
+            descriptors={_DISK: disk},
+            limits=_LIMITS,
+            jail=Jail(reopened=(_DISK,)),
+        ),
         timeout_seconds=QEMU_IMG_SECONDS,
     )
     if finished.returncode == 0:

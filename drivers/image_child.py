@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivers.confine import Confinement, python_binds, run_confined, start_confined
+from drivers.confine import Confinement, Jail, python_binds, run_confined, start_confined
 from drivers.headers import MIB, DiskFormat
 from drivers.image_files import FetchProgress, ImageFile, escape, redacted_url
 from drivers.launching import kill
@@ -27,6 +27,8 @@ _AHEAD_BYTES = 128 * MIB
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from drivers.fetch import main; main()"
 _PARTIAL, _OUTPUT, _SOURCE = 3, 4, 5
+_RESOLVER = tuple(Path("/etc", name) for name in ("hosts", "nsswitch.conf", "resolv.conf", "gai.conf", "ssl"))
+"""How the host finds other machines, and which certificates it believes."""
 
 
 class Mismatch(Exception):
@@ -85,6 +87,7 @@ async def probe(descriptor: int, image_format: DiskFormat, user: tuple[int, int]
             gid=user[1],
             descriptors={_PARTIAL: descriptor},
             limits={"RLIMIT_CPU": PROBE_CPU_SECONDS, "RLIMIT_AS": PROBE_MEMORY_BYTES, "RLIMIT_FSIZE": 0},
+            jail=Jail(reopened=(_PARTIAL,)),
         ),
         timeout_seconds=PROBE_TIMEOUT_SECONDS,
     )
@@ -123,7 +126,8 @@ def _confinement(order: FetchOrder) -> Confinement:
             "RLIMIT_FSIZE": order.max_bytes,
             "RLIMIT_NOFILE": 64,
         },
-        bind=python_binds(),
+        bind=(*python_binds(), *(path for path in _RESOLVER if path.exists())),
+        jail=Jail(network=True),
     )
 
 

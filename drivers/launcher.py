@@ -3,12 +3,12 @@
 Run by `drivers.confine` as `python -I -S launcher.py MODE ORDER STATUS GO`, where the last three are descriptors: the
 order is marshalled, what goes wrong is answered on STATUS, which the kernel closes when the program has begun. MODE is
 `exec` (this process becomes the program, and ends with its parent) or `detach` (a child that belongs to nobody does,
-once a byte comes on GO, and ends if GO closes first). It stands alone and imports little (no json, signal or pathlib,
-which cost 15 ms): each import delays every guest and every helper.
+once a byte comes on GO, and ends if GO closes first). It needs `drivers.jail` alone and imports little (no json, signal
+or pathlib, which cost 15 ms): each import delays every guest and every helper.
 """
 
 # pathlib and itertools cost start-up time, and to start a program is what this is for:
-# ruff: noqa: PTH103, PTH116, PTH120, RUF007, S606
+# ruff: noqa: PTH100, PTH120, RUF007, S606
 
 from __future__ import annotations
 
@@ -17,31 +17,20 @@ import fcntl
 import marshal
 import os
 import resource
-import stat
 import sys
+
+# Last in the path, so that nothing there hides a module of the standard library.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from drivers.jail import LaunchError, check, isolate, leave_process_ids, libc
 
 TYPE_CHECKING = False  # importing `typing` for it would cost more than all the rest of a start
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x20, 0x1000, 0x4000, 0x40000
-CLONE_NEWNS = 0x20000
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 1, 24, 38, 47, 4
 CAPABILITY_VERSION_3 = 0x20080522
 EINVAL = 22
 SIGKILL, SIGSTOP, SIGXFSZ, SIG_SETMASK = 9, 19, 25, 2
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-class LaunchError(Exception):
-    """What was being done when the kernel refused, without a path."""
-
-
-def check(result: int, doing: str) -> None:
-    """Raise a LaunchError for a libc call that returned below zero."""
-    if result < 0:
-        raise LaunchError(f"{doing}: {os.strerror(ctypes.get_errno())}")
 
 
 def read_order(descriptor: int) -> dict[str, Any]:
@@ -55,74 +44,6 @@ def join_cgroups(files: list[str]) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         os.write(descriptor, b"0")
         os.close(descriptor)
-
-
-def isolate(order: dict[str, Any]) -> None:
-    """Enter the namespaces that the order asks for.
-
-    The whole jail (own root by pivot_root, and network, IPC and UTS namespaces) belongs here. A PID namespace must be
-    unshared before the fork in `detach`, whose result is then still the pid as the host counts it.
-    """
-    if order["bind"]:
-        check(libc.unshare(CLONE_NEWNS), "own mount namespace")
-        check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
-        bind_unreachable(order)
-
-
-def bind_unreachable(order: dict[str, Any]) -> None:
-    """Make paths reachable that lie below folders which the user may not enter, without opening those folders."""
-    paths = [os.path.realpath(path) for path in order["bind"]]
-    opened = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in paths]
-    covered: list[str] = []
-    for path, descriptor in sorted(opened):
-        closed = find_closed_ancestor(path, order)
-        if closed is not None:
-            mount = libc.mount(b"tmpfs", closed.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=0755,size=1m")
-            check(mount, "laying over a closed folder")
-            covered.append(closed)
-        if any(path.startswith(folder + "/") for folder in covered) and not is_same(path, descriptor):
-            bind(path, descriptor)
-        os.close(descriptor)
-
-
-def find_closed_ancestor(path: str, order: dict[str, Any]) -> str | None:
-    """Find the first folder above a path, seen from the root, that the order's user may not enter."""
-    parts = path.split("/")[1:-1]
-    for end in range(1, len(parts) + 1):
-        folder = "/" + "/".join(parts[:end])
-        try:
-            found = os.stat(folder)
-        except FileNotFoundError:
-            return None
-        if found.st_uid == order["uid"]:
-            entered = found.st_mode & stat.S_IXUSR
-        elif found.st_gid == order["gid"] or found.st_gid in order["groups"]:
-            entered = found.st_mode & stat.S_IXGRP
-        else:
-            entered = found.st_mode & stat.S_IXOTH
-        if not entered:
-            return folder
-    return None
-
-
-def is_same(path: str, descriptor: int) -> bool:
-    """Tell whether a path already leads to what the descriptor holds: a wider bind has brought it along."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def bind(path: str, descriptor: int) -> None:
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        os.makedirs(path, 0o755, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
-    source = b"/proc/self/fd/%d" % descriptor
-    check(libc.mount(source, path.encode(), None, MS_BIND | MS_REC, None), "binding a path")
-    flags = MS_BIND | MS_REMOUNT | MS_NOSUID | MS_NODEV
-    check(libc.mount(None, path.encode(), None, flags, None), "binding a path without devices")
 
 
 def place_descriptors(wanted: dict[int, int], own: list[int]) -> list[int]:
@@ -245,6 +166,7 @@ def main() -> None:
         os.setsid()
         order["descriptors"] = {0: 0, 1: 1, 2: 2} | order["descriptors"]
         become(order, [status])
+    leave_process_ids(order)
     pid = os.fork()
     if pid == 0:
         os.setsid()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from drivers.cgroups import Cgroups
-from drivers.confine import Confinement, await_end, is_alive, launch_detached
+from drivers.confine import Confinement, Jail, await_end, is_alive, launch_detached
 from drivers.durable import remove_durably
 from drivers.hypervisor import QEMU, Availability, Guest, GuestEvent, GuestState, GuestVolume
 from drivers.hypervisor.guest_files import opened_files
@@ -73,6 +73,7 @@ class Qemu:
                     limits=find_process_limits(guest),
                     cgroup_files=joined,
                     bind=tuple(path for path in (guest.kernel, guest.initrd) if path is not None),
+                    jail=Jail(devices=("kvm",) if guest.accelerator == "kvm" else ()),
                 )
                 process = await launch_detached(confinement, record=record, boot_id=self._boot_id())
         finally:
