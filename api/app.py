@@ -35,6 +35,7 @@ from api import (
     vm_verbs,
     volume,
 )
+from api.console.app import Console
 from api.guard import Guard
 from api.mcp import Assistants
 from api.parts import Parts
@@ -74,7 +75,8 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 def create_app(parts: Parts, hosts: Sequence[str] = LOOPBACK_NAMES) -> ASGIApp:
     """Return the whole API behind its guard. `hosts` are the names that it may be called by."""
     app = bare_app(parts)
-    return Guard(Assistants(app, Guard(app, hosts), parts), hosts)
+    api = Guard(app, hosts)
+    return Guard(Console(Assistants(app, api, parts), api, parts), hosts)
 
 
 def bare_app(parts: Parts | None = None) -> FastAPI:

@@ -6,19 +6,13 @@ from html import escape
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
 router = APIRouter(include_in_schema=False)
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 code{background:#8882;padding:.1em .3em;border-radius:.2em}h2{margin-top:2em}dt{margin-top:1em}
 dd{margin-left:1.5em}:root{color-scheme:light dark}"""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-
-
-@router.get("/")
-async def root() -> RedirectResponse:
-    """Lead to the docs whoever opens the address that `hostler up` prints."""
-    return RedirectResponse("/docs")
 
 
 @router.get("/docs", response_class=HTMLResponse)

@@ -10,11 +10,11 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.gate import authenticate
+from api.inner import inner_client
 from api.mcp_tools import CALLING, READING, WRITING, Refusal
 from api.parts import Parts
 from model.versions import VERSION
@@ -48,20 +48,13 @@ class Assistants:
 
         # Each request by itself: nothing is kept of one caller for another, and any process of the API can answer.
         manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
-        async with self._client(request) as client:
+        async with inner_client(self._api, request, request.headers["authorization"]) as client:
             token = CALLING.set(client)
             try:
                 async with manager.run():
                     await manager.handle_request(scope, receive, send)
             finally:
                 CALLING.reset(token)
-
-    def _client(self, request: Request) -> httpx2.AsyncClient:
-        """Speak with the API as whoever asks, from where they ask."""
-        headers = {name: request.headers[name] for name in ("authorization", "host")}
-        origin = (request.client.host, request.client.port) if request.client else ("127.0.0.1", 0)
-        transport = httpx2.ASGITransport(app=self._api, client=origin)
-        return httpx2.AsyncClient(transport=transport, base_url="http://api", headers=headers)
 
 
 @cache

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from model.errors import FieldError, HostlerError, Invalid, Malformed, NotFound
@@ -113,7 +114,7 @@ def our_fault(request_id: str) -> HostlerError:
     )
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     """Register the handlers on `app`."""
 
     async def ours(_request: Request, error: Exception) -> JSONResponse:

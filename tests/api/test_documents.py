@@ -72,9 +72,3 @@ def test_the_ids_of_our_rules_are_not_for_callers() -> None:
     """A rule's id tells a caller nothing; only what it says does."""
     text = json.dumps(bare_app().openapi())
     assert not re.search(r"\([A-Z]-[A-Z]?[0-9]+", text)
-
-
-async def test_the_root_leads_to_the_docs(world: World) -> None:
-    answer = await world.client.get("/")
-    assert answer.status_code == 307
-    assert answer.headers["location"] == "/docs"
