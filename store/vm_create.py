@@ -57,6 +57,7 @@ async def _create(connection: Connection, new: NewVm, actor: Actor, placing: Pla
     there = await connection.fetchrow("select * from vms where id = $1 for update", new.vm_id)
     if there is None:
         await _check_gone(connection, new)
+        await _check_foreign(connection, new, see_hosts=placing.see_hosts)
         await _check_name(connection, new)
         ids, see = new.spec.volumes, placing.see_hosts
         volumes = await find_for_vm(connection, new.project, ids, new.vm_id, new.host_id, see_hosts=see)
@@ -120,6 +121,23 @@ async def _check_gone(connection: Connection, new: NewVm) -> None:
     raise Conflict(
         f"the id {new.vm_id} belonged to a VM that was {gone['how']} at {gone['at']:%Y-%m-%dT%H:%M:%SZ}; an id is free "
         "again after 30 days: choose another one"
+    )
+
+
+async def _check_foreign(connection: Connection, new: NewVm, *, see_hosts: bool) -> None:
+    """Raise Conflict where a host holds a VM of this id without a row: a create would make its disk anew (case I5)."""
+    holder = await connection.fetchval(
+        """select name from hosts where status <> 'forgotten'
+            and foreign_vms @> jsonb_build_array(jsonb_build_object('vm_id', $1::text)) limit 1""",
+        new.vm_id,
+    )
+    if holder is None:
+        return
+    if not see_hosts:
+        raise Conflict(f"the id {new.vm_id} is not available")
+    raise Conflict(
+        f"the host {holder} holds a VM {new.vm_id} without a row: take that over (`hostler host adopt {holder} "
+        f"{new.vm_id}`), or choose another id"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from model.vm import VmInput
 from store.audit import list_audit
-from tests.api.conftest import World, report_of, vm_report
+from tests.api.conftest import World, report_of, vm_body, vm_report
 from tests.fixtures.rows import add_host, add_vm
 
 RECORD = {
@@ -128,6 +128,24 @@ async def test_a_vanished_vm_gets_a_row_and_a_grace(world: World, host: Host) ->
     assert again.json() == host.records[vm_id]["input"], "the row makes the very input that the host was given"
 
 
+async def test_what_is_said_of_one_that_vanished(world: World, host: Host) -> None:
+    """L-R1, L-R7: what happened to it, until when it is kept, and what brings it back, as its readers can."""
+    vm_id = await host.hold("web")
+    await host.report()
+    await host.report(minutes=1)
+    waits = "waiting_for = 'grace', waiting_since = now(), quarantine_stopped_at = now(), due_at = destroy_at"
+    await world.pool.execute(f"update vms set observed_power_state = 'stopped', {waits}")
+    said = (await world.call("GET", f"/v1/vms/{vm_id}")).json()["why"]["sentence"]
+    assert said.startswith(
+        "It had lost its row, so it is stopped and kept, by a row that was made from the record of its"
+    )
+    assert f"`hostler host adopt h2 {vm_id} --project default` brings it back until then" in said
+    await world.pool.execute("update vms set project = 'default', told_project = null")
+    said = (await world.call("GET", f"/v1/vms/{vm_id}", project="default")).json()["why"]["sentence"]
+    assert "`hostler vm undelete web` brings it back until then" in said
+    assert "h2" not in said
+
+
 async def test_the_grace_is_never_shorter_than_that_of_a_delete(world: World, host: Host) -> None:
     """L-R3: and who deletes a VM that vanished gives it the grace of that delete from then on."""
     world.parts.tombstone_grace = timedelta(days=9)
@@ -168,6 +186,9 @@ async def test_the_second_report_is_asked_for(world: World, host: Host) -> None:
     await host.report()
     await host.report(minutes=1, whole=False)
     assert (host.answer["want_whole"], await rows(world)) == (False, {})
+    host.records[vm_id]["input"]["memory_mib"] = 512
+    await host.report()
+    assert set(await rows(world)) == {vm_id}, "and what could not be done is done with the next one"
 
 
 async def test_many_at_once_are_not_stopped(world: World, host: Host) -> None:
@@ -357,6 +378,20 @@ async def test_one_that_vanished_comes_back_by_its_signature(world: World, host:
     host.records[vm_id]["input"] = signed
     status, shown = await host.choose(vm_id, "adopt")
     assert (status, shown["project"], shown["phase"]) == (202, "default", "ready")
+
+
+async def test_case_i5_nothing_is_made_over_what_a_host_holds(world: World, host: Host) -> None:
+    """Case I5, L-N4: neither while it has no row, nor while it is quarantined; its disk would be made anew."""
+    vm_id = await host.hold("web")
+    await host.report()
+    for project, told in ((None, "the host h2 holds a VM"), ("default", f"the id {vm_id} is not available")):
+        answer = await world.call("PUT", f"/v1/vms/{vm_id}", project=project, json=vm_body())
+        assert (answer.status_code, told in answer.json()["detail"]) == (409, True)
+    await host.report(minutes=1)
+    answer = await world.call("PUT", f"/v1/vms/{vm_id}", json=vm_body())
+    assert answer.status_code == 409
+    shown = (await world.call("GET", "/v1/hosts/h2/quarantined")).json()["items"]
+    assert [(vm["id"], vm["quarantine"]["destroy_at"] is not None) for vm in shown] == [(vm_id, True)]
 
 
 async def test_a_project_adopts_nothing(world: World, host: Host) -> None:

@@ -172,23 +172,27 @@ async def test_a_restored_database_loses_nothing_and_a_person_settles_the_list(
     assert len(fleet.simulation.journal()) == effects, "nothing was booted, stopped or destroyed"
     assert fleet.simulation.inventory(fleet.home / "host" / "machines") == there
 
-    choices = {**dict.fromkeys(made, "leave"), **dict.fromkeys([*changed, *kept, undeleted], "host")}
+    adopted, stopped, left = made[:4], made[4:6], made[6:]
+    choices = {**dict.fromkeys(left, "leave"), **dict.fromkeys([*changed, *kept, undeleted], "host")}
+    choices |= {**dict.fromkeys(adopted, "adopt"), **dict.fromkeys(stopped, "quarantine")}
     choices |= {**dict.fromkeys(destroyed, "give_up"), destroyed[0]: "recreate"}
     for vm_id, choice in choices.items():
-        await fleet.call("POST", f"/v1/restore/vms/{vm_id}", json={"choice": choice})
+        body = {"choice": choice, **({"project": "default"} if choice == "adopt" else {})}
+        await fleet.call("POST", f"/v1/restore/vms/{vm_id}", json=body)
+    assert len(fleet.simulation.journal()) == effects, "only rows were changed by that"
     done = await fleet.call("POST", "/v1/restore/finish")
     assert (done["behind"], done["epoch"]) == (False, 2)
     await asyncio.gather(
-        *(fleet.until(vm_id, is_up) for vm_id in (same, undeleted, destroyed[0])),
+        *(fleet.until(vm_id, is_up) for vm_id in (same, undeleted, destroyed[0], *adopted)),
         *(fleet.until(vm_id, is_stopped) for vm_id in changed),
-        *(fleet.until(vm_id, is_quarantined) for vm_id in kept),
+        *(fleet.until(vm_id, is_quarantined) for vm_id in (*kept, *stopped)),
         *(fleet.until(vm_id, is_gone) for vm_id in destroyed[1:]),
     )
     since = {effect.vm_id for effect in fleet.simulation.journal()[effects:]}
-    assert since <= {destroyed[0]}, "only what was to be made anew was touched"
+    assert since <= {destroyed[0], *stopped}, "only what was to be made anew, or to be stopped, was touched"
     now = fleet.simulation.inventory(fleet.home / "host" / "machines")
     assert set(now.disks) == {*there.disks, destroyed[0]}
-    assert set(now.processes) == {*there.processes, destroyed[0]}
+    assert set(now.processes) == {*there.processes, destroyed[0]} - set(stopped)
     await fleet.call("PATCH", f"/v1/vms/{same}", json={"power_state": "stopped"})
     await fleet.until(same, is_stopped)
 
