@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from fastapi import APIRouter
 
-from api.documents.base import Page
+from api.documents.base import ConditionName, Page
 from api.documents.condition import FleetCondition, Severity
 from api.gate import PartsOf, Viewer
 from api.health import temporal_answers
@@ -26,7 +26,7 @@ from store.vm import StoredVm
 
 router = APIRouter(prefix="/v1/conditions", tags=["fleet"], route_class=GatedRoute)
 
-SEVERITIES: dict[str, Severity] = {
+SEVERITIES: dict[ConditionName, Severity] = {
     "behind": "critical",
     "temporal_away": "critical",
     "work_late": "critical",
@@ -35,6 +35,10 @@ SEVERITIES: dict[str, Severity] = {
     "vm_unreadable": "critical",
     "state_lost": "critical",
     "rolled_back": "critical",
+    "rows_missing": "critical",
+    "sync_fenced": "critical",
+    "misplaced": "warning",
+    "sync_failed": "warning",
     "host_floored": "warning",
     "clock_off": "warning",
     "memory_short": "warning",
@@ -48,7 +52,6 @@ SEVERITIES: dict[str, Severity] = {
     "vm_soon_destroyed": "notice",
     "frozen": "notice",
 }
-"""Every condition there is. What hosts have beside, of their own, counts as a warning."""
 _ORDER: tuple[Severity, ...] = ("critical", "warning", "notice")
 _CLOCK_OFF = timedelta(seconds=10)
 _MEMORY_SHORT_PERCENT = 5
@@ -85,10 +88,10 @@ class _Object:
     name: str | None = None
 
     def told(
-        self, condition: str, what: str, meanwhile: str, advice: str, since: datetime | None = None
+        self, condition: ConditionName, what: str, meanwhile: str, advice: str, since: datetime | None = None
     ) -> FleetCondition:
         return FleetCondition(
-            severity=SEVERITIES.get(condition, "warning"),
+            severity=SEVERITIES[condition],
             condition=condition,
             object=self.where,
             name=self.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from api.documents.base import Condition
+from api.documents.base import Condition, ConditionName
 from model.report import Capacity
 from model.room import DISK_STOP_CREATES_PERCENT, DISK_WARN_PERCENT, describe_room, is_below
 from model.text import clean_text
@@ -25,7 +25,7 @@ def host_conditions(host: StoredHost) -> list[Condition]:
 
 def _identity(host: StoredHost) -> list[Condition]:
     told: list[Condition] = []
-    names = (
+    names: tuple[tuple[ConditionName, datetime | None, str], ...] = (
         ("state_lost", host.state_lost_at, "reported with a new state directory: what it held before is lost"),
         ("rolled_back", host.rolled_back_at, "reported with an older copy of its state directory"),
     )

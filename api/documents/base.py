@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -83,10 +83,39 @@ class VmName(Shown):
     name: str
 
 
-class Condition(Shown):
-    """What is wrong with an object, and what a person can do. `condition` is a fixed word, such as `disk_short`."""
+ConditionName = Literal[
+    "behind",
+    "temporal_away",
+    "work_late",
+    "host_silent",
+    "vm_failed",
+    "vm_unreadable",
+    "state_lost",
+    "rolled_back",
+    "rows_missing",
+    "sync_fenced",
+    "misplaced",
+    "sync_failed",
+    "host_floored",
+    "clock_off",
+    "memory_short",
+    "disk_short",
+    "revoked",
+    "unmanaged",
+    "credential_ends",
+    "token_ends",
+    "vm_ends_again",
+    "vm_overdue",
+    "vm_soon_destroyed",
+    "frozen",
+]
+"""Every condition there is: each has its severity, its metric and its alert."""
 
-    condition: str
+
+class Condition(Shown):
+    """What is wrong with an object, and what a person can do. `condition` is one of the fixed words."""
+
+    condition: ConditionName
     what: str
     advice: str
 

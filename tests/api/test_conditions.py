@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from api.conditions import SEVERITIES
+from api.documents.base import ConditionName
 from cli.doctor import describe
 from tests.api.conftest import World, report_of
 
@@ -50,6 +51,10 @@ CASES: dict[str, Any] = {
     "vm_unreadable": READY + "update vms set unreadable = 'its record is torn'",
     "state_lost": "update hosts set state_lost_at = now()",
     "rolled_back": "update hosts set rolled_back_at = now()",
+    "rows_missing": """update hosts set foreign_vms = '[{"vm_id": "v", "choice": "braked"}]'""",
+    "misplaced": """update hosts set foreign_vms = '[{"vm_id": "v", "placed_on": "h9"}]'""",
+    "sync_fenced": """update hosts set synced = '{"fenced": [2, 7]}'""",
+    "sync_failed": """update hosts set synced = '{"error": "no"}'""",
     "host_floored": "update fleet set min_worker_version = '1.4.0'; update hosts set worker_version = '1.2.0'",
     "clock_off": {"clock": "2020-01-01T00:00:00Z"},
     "memory_short": {"capacity": {"memory_mib_total": 1000, "memory_mib_available": 10}},
@@ -64,6 +69,11 @@ CASES: dict[str, Any] = {
         quarantine_since = now(), quarantine_grace = interval '1 day', destroy_at = now() + interval '5 minutes'""",
     "frozen": "freeze",
 }
+
+
+def test_every_condition_has_its_severity_and_its_case() -> None:
+    """A-10: one that is added tomorrow, too."""
+    assert set(SEVERITIES) == set(get_args(ConditionName)) == set(CASES)
 
 
 @pytest.mark.parametrize("name", SEVERITIES)
