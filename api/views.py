@@ -38,7 +38,7 @@ from store.volume import StoredVolume
 
 _AS_STORED = (
     *("id", "project", "name", "phase", "power_state", "desired_power_state", "mac", "labels"),
-    *("termination_protection", "old_disk_until", "host_labels", "anti_affinity_group"),
+    *("termination_protection", "old_disk_until", "emulated", "host_labels", "anti_affinity_group"),
     *("generation", "spec_generation", "restart_generation", "rebuild_generation", "observed_generation"),
     *("create_attempts", "restart_count", "first_ready_at", "settled", "due_at", "created_at", "updated_at"),
     *("expected_by", "overdue", "held_by"),

@@ -95,7 +95,7 @@ class Observed(Lenient):
     the host's clock, from its boot or the end of its hypervisor's pause; `started_for`: generation and restart
     generation that were wanted at its boot, added up. `turned_off`: the guest ended by its own power-off, with nobody
     asking, and was neither booted again nor stopped. `cause_remains`: what made the hypervisor pause the guest is
-    surely still there.
+    surely still there. `emulated`: no KVM stands between the guest and its host (S-16); None: nobody told.
     """
 
     boot_id: str
@@ -116,6 +116,7 @@ class Observed(Lenient):
     turned_off: bool = False
     cause_remains: bool = False
     restart_count: int = 0
+    emulated: bool | None = None
     revision: int = 0
     seen_at: datetime
 

@@ -35,10 +35,11 @@ update vms v set
     observed_revision = case when s.unrecorded then v.observed_revision else s.revision end,
     observed_power_state = s.power_state,
     observed_at = s.seen_at, ssh_host_key = coalesce(s.ssh_host_key, v.ssh_host_key),
+    emulated = coalesce(s.emulated, v.emulated),
     last_exit = case when s.unrecorded then v.last_exit else s.last_exit end,
     restart_count = s.restart_count, unreadable = s.unreadable
 from jsonb_to_recordset($3) as s(vm_id text, revision bigint, power_state text, seen_at timestamptz,
-    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean)
+    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean, emulated boolean)
 where v.id = s.vm_id and v.host_id = $1
     and exists (select 1 from hosts h where h.id = $1 and h.instance_id = $2)
     and (v.observed_instance is distinct from $2 or v.observed_revision < s.revision
@@ -91,4 +92,5 @@ def _as_json(one: Seen) -> dict[str, object]:
         "restart_count": observed.restart_count,
         "unreadable": one.unreadable,
         "unrecorded": one.unrecorded,
+        "emulated": observed.emulated,
     }

@@ -68,7 +68,16 @@ _SAME = (
     ),
     *("observed_generation", "observed_at", "last_error", "resting", "failures", "retry_at"),
     *("setbacks", "up_again_at"),
-    *("create_attempts", "restart_count", "first_ready_at", "ssh_host_key", "unreadable", "pass_number", "run_id"),
+    *(
+        "create_attempts",
+        "restart_count",
+        "first_ready_at",
+        "ssh_host_key",
+        "emulated",
+        "unreadable",
+        "pass_number",
+        "run_id",
+    ),
     *("told_project", "old_disk_until", "wake", "due_at", "created_at", "updated_at", "waiting_for", "waiting_since"),
 )
 _SELECT = f"""
@@ -155,6 +164,7 @@ class StoredVm:
     address: str | None
     address_refused: str | None
     ssh_host_key: str | None
+    emulated: bool | None
     certificate_serial: int | None
     certificate_valid_until: datetime | None
     unreadable: str | None

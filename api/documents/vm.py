@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pydantic import Field
+
 from api.documents.base import HostName, OperationDocument, Shown
 from model.vm import GuestPoweroff, LastExit, Phase, PowerState
 
@@ -76,6 +78,7 @@ class VmDocument(Shown):
     addresses: Addresses
     mac: str
     ssh_host_key: str | None
+    emulated: bool | None = Field(description="No KVM stands between the guest and its host: emulation is no wall")
     host_certificate: CertificateDocument | None
     image: str
     cpu_millicores: int

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from drivers.host.exits import note_exit, note_stall
-from drivers.host.parts import Parts
+from drivers.host.parts import Parts, is_simulated
 from drivers.hypervisor import GuestState
 from drivers.records import Entry, find_owners
 from drivers.stored import StoredStatus
@@ -77,6 +77,7 @@ class Looker:
             ssh_host_key=config.host_key.public if config else None,
             certificate_serial=config.host_certificate.serial if config and config.host_certificate else None,
             cause_remains=state.cause_remains,
+            emulated=config.allocation.accelerator == "tcg" and not is_simulated(config) if config else None,
             **_told(stored),
             seen_at=datetime.now(UTC),
         )

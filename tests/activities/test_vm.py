@@ -12,7 +12,7 @@ import pytest
 from drivers.processes import find_processes_of, kill_processes
 from model.errors import Fenced, OutOfSpace, Permanent, StepFailed, Superseded, Unavailable
 from model.vm import PowerState
-from tests.fixtures.host import make_row
+from tests.fixtures.host import HostWorld, make_row
 
 
 def processes(world) -> list[int]:
@@ -376,3 +376,20 @@ async def test_a_vm_larger_than_its_host_is_refused_at_once(world) -> None:
     with pytest.raises(Permanent, match=r"has \d+ MiB of memory, the VM needs 4194304 MiB"):
         await world.run_pass(make_row("vm1"))
     assert await inventory(world) == NONE
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_host_that_only_emulates_takes_projects_vms_where_its_operator_said_so(
+    world: HostWorld, allowed: bool
+) -> None:
+    """S-16: and tells of each guest that it is emulated; the operator's own are theirs to judge."""
+    world.host.parts.allow_emulated_guests = allowed
+    world.add("vm1", project="red")
+    if allowed:
+        view = await world.run_pass(make_row("vm1"))
+        assert view.observed.emulated is True
+    else:
+        with pytest.raises(Permanent, match="only emulates"):
+            await world.run_pass(make_row("vm1"))
+    world.add("vm2", project="default")
+    assert (await world.run_pass(make_row("vm2"))).observed.emulated is True
