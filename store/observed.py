@@ -38,8 +38,8 @@ update vms v set
     emulated = coalesce(s.emulated, v.emulated),
     last_exit = case when s.unrecorded then v.last_exit else s.last_exit end,
     restart_count = s.restart_count, unreadable = s.unreadable
-from jsonb_to_recordset($3) as s(vm_id text, revision bigint, power_state text, seen_at timestamptz,
-    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean, emulated boolean)
+from jsonb_to_recordset($3) as s(vm_id text, revision bigint, power_state text, seen_at timestamptz, emulated boolean,
+    ssh_host_key text, last_exit jsonb, restart_count integer, unreadable text, unrecorded boolean)
 where v.id = s.vm_id and v.host_id = $1
     and exists (select 1 from hosts h where h.id = $1 and h.instance_id = $2)
     and (v.observed_instance is distinct from $2 or v.observed_revision < s.revision
