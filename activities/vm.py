@@ -53,6 +53,11 @@ class VmActivities:
         return await self._host.run(order, self._host.detach_volume)
 
     @activity.defn
+    async def ensure_network(self, order: HostOrder) -> View:
+        """Have what the VM's network lets through as is wanted, at once (N-5)."""
+        return await self._host.run(order, self._host.set_network)
+
+    @activity.defn
     async def ensure_booted(self, order: HostOrder) -> View:
         """Let one process run for the VM, once a boot slot is free."""
         return await self._host.run(order, self._host.boot, report_progress)

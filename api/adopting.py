@@ -172,6 +172,7 @@ def read_record(
     spec = VmSpec(
         image=_image(keys, given.image, given.project),
         **{field: getattr(body, field) for field in _AS_GIVEN},
+        firewall=given.firewall,
         user_data_bytes=len(user_data or b""),
         user_data_digest=keys.keyed_digest(user_data) if user_data is not None else None,
         host_certificate=told.has_host_certificate,
@@ -215,6 +216,7 @@ def _validate(vm_id: str, told: HostRecord, name: str) -> NewVmBody:
     image: dict[str, Any] = given.image.model_dump(exclude_none=True, exclude={"reference", "owner"})
     image["rootfs"]["format"] = image.pop("format", None)
     body: dict[str, Any] = {field: getattr(given, field) for field in _AS_GIVEN}
+    body["firewall"] = given.firewall.model_dump()
     try:
         if given.user_data is not None:
             body["user_data"] = base64.b64decode(given.user_data, validate=True).decode()

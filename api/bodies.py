@@ -7,10 +7,22 @@ from datetime import timedelta
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Strict, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    StringConstraints,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from model.base import Frozen
 from model.errors import Invalid
+from model.firewall import MOST_PREFIXES, Protocol, read_ports, read_prefix
 from model.ids import Digest, HostId, Name
 from model.restore import Choice
 from model.ssh import parse_ssh_key
@@ -100,6 +112,16 @@ def _check_once(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _check_prefix(value: str) -> str:
+    read_prefix(value)
+    return value
+
+
+def _check_ports(value: str) -> str:
+    read_ports(value)
+    return value
+
+
 def _image_kind(value: object) -> str:
     return "name" if isinstance(value, str) else "file"
 
@@ -126,6 +148,8 @@ VolumeList = Annotated[
     Field(max_length=MOST_VOLUMES, description="Names or ids of volumes, in the order in which the guest gets them"),
     AfterValidator(_check_once),
 ]
+Prefix = Annotated[str, StringConstraints(max_length=43), AfterValidator(_check_prefix)]
+Ports = Annotated[str, StringConstraints(max_length=11), AfterValidator(_check_ports)]
 Keys = Annotated[tuple[SshKey, ...], Field(max_length=16)]
 
 
@@ -149,6 +173,36 @@ class ImageBody(FileBody):
 
 
 AnyImage = Annotated[Annotated[Reference, Tag("name")] | Annotated[ImageBody, Tag("file")], Discriminator(_image_kind)]
+
+
+class FirewallRuleBody(Body):
+    """One rule of a firewall: what is let through. `ports` are the destination's, `prefixes` the other side's."""
+
+    protocol: Protocol = "any"
+    ports: Annotated[Ports | None, Field(description="Of tcp and udp, as '22' or '8000-8080'; null: all")] = None
+    prefixes: Annotated[tuple[Prefix, ...], Field(min_length=1, max_length=MOST_PREFIXES)]
+
+    @field_validator("ports")
+    @classmethod
+    def _ports_of_protocol(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("protocol") in ("any", "icmp"):
+            raise ValueError("only tcp and udp have ports; name one of them as the protocol")
+        return value
+
+
+class FirewallBody(Body):
+    """A VM's firewall. Enabled, it drops all that belongs to no connection and that no rule lets through."""
+
+    enabled: Annotated[bool, Strict()]
+    inbound: tuple[FirewallRuleBody, ...] = ()
+    outbound: tuple[FirewallRuleBody, ...] = ()
+
+    @model_validator(mode="after")
+    def _few_prefixes(self) -> FirewallBody:
+        found = sum(len(rule.prefixes) for rule in (*self.inbound, *self.outbound))
+        if found > MOST_PREFIXES:
+            raise ValueError(f"holds at most {MOST_PREFIXES} prefixes in all its rules; these are {found}")
+        return self
 
 
 class NewImageBody(Body):
@@ -189,6 +243,7 @@ class NewVmBody(Body):
     boot_priority: BootPriority = 0
     termination_protection: Annotated[bool, Strict()] = False
     volumes: VolumeList = ()
+    firewall: FirewallBody | None = None
     labels: Labels = {}
     metadata: Metadata = {}
     host_labels: Annotated[Labels, Field(description="What its host must be labelled with")] = {}
@@ -210,6 +265,7 @@ class ChangeVmBody(Body):
     stop_timeout_seconds: StopTimeout = Field(default=None)  # type: ignore[assignment]
     boot_priority: BootPriority = Field(default=None)  # type: ignore[assignment]
     volumes: VolumeList = Field(default=None)  # type: ignore[assignment]
+    firewall: FirewallBody = Field(default=None)  # type: ignore[assignment]
     labels: Labels = Field(default=None)  # type: ignore[assignment]
     termination_protection: Annotated[bool, Strict()] = Field(default=None)  # type: ignore[assignment]
 

@@ -12,6 +12,7 @@ from api.bodies import FileBody, ImageBody, NewImageBody, NewVmBody
 from api.gate import Caller
 from api.parts import Parts
 from model.errors import FieldError, Forbidden, Invalid, NotFound
+from model.firewall import OPEN, Firewall
 from model.specification import FILE_ROLES, FileRole, FileSpec, ImageSpec, NewVm, Secrets, VmSpec, redact_url
 from runtime.keys import MasterKeys
 from store.image import PUBLIC, StoredImage
@@ -55,6 +56,7 @@ async def new_vm(parts: Parts, caller: Caller, body: NewVmBody, vm_id: str, ther
         host_certificate=body.host_certificate,
         ssh_user_cas=body.ssh_user_cas,
         volumes=await find_volumes(parts, project, body.volumes),
+        firewall=Firewall.model_validate(body.firewall.model_dump()) if body.firewall else OPEN,
     )
     secret = base64.b64encode(user_data).decode() if user_data is not None else None
     secrets = Secrets(user_data=SecretStr(secret) if secret is not None else None, urls=urls)

@@ -49,7 +49,7 @@ BEHIND = (
 )
 _AS_SPECIFIED = (
     *("cpu_millicores", "memory_mib", "disk_gib", "ssh_authorized_keys", "hypervisor", "on_guest_poweroff"),
-    *("stop_timeout_seconds", "boot_priority", "metadata", "ssh_user_cas"),
+    *("stop_timeout_seconds", "boot_priority", "metadata", "ssh_user_cas", "firewall"),
 )
 
 

@@ -133,9 +133,12 @@ async def change(
 ) -> VmDocument:
     """Change what is wanted of a VM. CPU and memory need a guest that is stopped; a disk only grows.
 
-    Keys and metadata go into the guest's seed at once, and it reads them when it boots next.
+    Keys and metadata go into the guest's seed at once, and it reads them when it boots next. A firewall takes effect at
+    once.
     """
     given = body.model_dump(exclude_unset=True)
+    if "firewall" in given:
+        await refuse_under_older(parts, "a firewall", vm_id)
     if "volumes" in given:
         await refuse_under_older(parts, "a volume", vm_id)
         vm = await parts.vms.get(caller.project, vm_id)
@@ -180,6 +183,8 @@ async def _create(
 ) -> VmDocument:
     if body.volumes:
         await refuse_under_older(parts, "a volume")
+    if body.firewall is not None:
+        await refuse_under_older(parts, "a firewall")
     if body.host_certificate:
         await refuse_under_older(parts, "a host certificate")
     new = await new_vm(parts, caller, body, vm_id, there)

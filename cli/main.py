@@ -43,6 +43,7 @@ _VM_COMMANDS = (
     ("resize", "cli.vm_change:resize", "Change a VM's processors, memory or disk."),
     ("attach", "cli.vm_change:attach", "Attach a volume to a VM."),
     ("detach", "cli.vm_change:detach", "Detach a volume from a VM; its data stays."),
+    ("firewall", "cli.vm_firewall:firewall", "Show or change what a VM's firewall lets through."),
     ("protect", "cli.vm_change:protect", "Refuse to delete or rebuild a VM."),
     ("unprotect", "cli.vm_change:unprotect", "Let a VM be deleted and rebuilt again."),
     ("rm", "cli.vm_change:rm", "Delete a VM; it can be undeleted for a while."),

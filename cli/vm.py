@@ -132,6 +132,7 @@ def facts(vm: Document) -> list[tuple[str, object]]:
         "why",
         "at_next_boot",
         "volumes",
+        "firewall",
     }
     told: list[tuple[str, object]] = [
         (key, _shown(key, value)) for key, value in vm.items() if key not in hidden and value not in (None, {}, [])
@@ -146,16 +147,25 @@ def facts(vm: Document) -> list[tuple[str, object]]:
     ]
     volumes = documents(vm, "volumes")
     more.append(("volumes", ", ".join(f"{each.get('name')} ({each.get('size_gib')} GiB)" for each in volumes)))
+    more.append(("firewall", _firewall(inner(vm, "firewall"))))
     more.append(("why", inner(vm, "why").get("sentence")))
     wanted = {
         "why": True,
         "volumes": True,
+        "firewall": True,
         "addresses": True,
         "host": True,
         "quarantine": quarantine,
         "last_known": vm.get("phase") == "unknown",
     }
     return told + [(key, value) for key, value in more if wanted[key] and value]
+
+
+def _firewall(found: Document) -> str | None:
+    ways = [f"{len(documents(found, way))} {way}" for way in ("inbound", "outbound")]
+    if not found.get("enabled"):
+        return None if ways == ["0 inbound", "0 outbound"] else f"disabled; rules: {', '.join(ways)}"
+    return f"enabled; rules: {', '.join(ways)}"
 
 
 def why(name: str, /, *, as_json: Json = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from cyclopts import Parameter
 
@@ -51,6 +52,7 @@ def create(
     host_certificate: bool = False,
     user_data: Path | None = None,
     volume: Volumes = (),
+    firewall: str | None = None,
     label: Labels = (),
     metadata: Entries = (),
     host_label: Annotated[tuple[str, ...], Parameter(name="--host-label")] = (),
@@ -82,6 +84,7 @@ def create(
     :param host_certificate: Have the VM show a host certificate to SSH clients; it is made once there is one.
     :param user_data: A file for the guest's first boot; '-' reads standard input.
     :param volume: A volume that it is to have, by name or id; may be given several times.
+    :param firewall: Its firewall as JSON, or a file of it; see `hostler vm firewall`.
     :param label: A label, as key=value; may be given several times.
     :param metadata: An entry of the guest's metadata, as key=value; may be given several times.
     :param host_label: Only a host with this label, as key=value; may be given several times.
@@ -107,6 +110,7 @@ def create(
         "host_certificate": host_certificate or None,
         "user_data": read_text(user_data, "--user-data") if user_data is not None else None,
         "volumes": [segment(each, "--volume") for each in volume],
+        "firewall": read_firewall(firewall) if firewall is not None else None,
         "labels": read_pairs(label, "--label"),
         "metadata": read_pairs(metadata, "--metadata"),
         "host_labels": read_pairs(host_label, "--host-label"),
@@ -218,6 +222,18 @@ def read_text(file: Path, option: str) -> str:
         raise Usage(f"{option}: the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise Usage(f"{option}: the file is not UTF-8 text") from error
+
+
+def read_firewall(given: str) -> Document:
+    """Read a firewall that is given as JSON, or as a file of it. Errors: Usage, for what is no object."""
+    text = given if given.lstrip().startswith("{") else read_text(Path(given), "--firewall")
+    try:
+        found: object = json.loads(text)
+    except ValueError as error:
+        raise Usage(f"--firewall: this is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Usage('--firewall: this is no object such as {"enabled": true, "inbound": []}')
+    return cast("Document", found)
 
 
 def segment(text: str, option: str = "host") -> str:

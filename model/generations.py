@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from model.base import Frozen
 from model.errors import Conflict
+from model.firewall import Firewall
 from model.specification import ImageSpec, VmSpec
 from model.vm import GuestPoweroff, PowerState
 
@@ -43,6 +44,7 @@ class VmChange(Frozen):
     stop_timeout_seconds: int | None = None
     boot_priority: int | None = None
     volumes: tuple[str, ...] | None = None
+    firewall: Firewall | None = None
     labels: dict[str, str] | None = None
     termination_protection: bool | None = None
 

@@ -61,7 +61,8 @@ class Record(Lenient):
     from before this was kept). `applied_…` are the last applied generations, `epoch` the fleet's when they were written
     (L-N5). `refused`: the guest keeps what it has (L-V8). `disk` is the one in use, `kept` the one that a rebuild put
     aside. `create` on a record with a boot id is a rebuild that is not whole yet. `volumes`: those of the VM, which its
-    next boot attaches in this order; one of 0 bytes is yet to be made sure of (H-V2).
+    next boot attaches in this order; one of 0 bytes is yet to be made sure of (H-V2). `network_digest`: of what the
+    VM's network lets through (N-5).
     """
 
     input_digest: str
@@ -82,6 +83,7 @@ class Record(Lenient):
     seed_digest: str | None = None
     refused: Refusal | None = None
     volumes: tuple[AttachedVolume, ...] = ()
+    network_digest: str | None = None
     destroyed: tuple[str, ...] = ()
 
 
@@ -157,4 +159,5 @@ class HostOrder(Order):
     setbacks: int | None = None
     volumes: tuple[WantedVolume, ...] = ()
     volume_id: str | None = None
+    network_digest: str | None = None
     project: str = "default"

@@ -16,7 +16,7 @@ class Desired(Lenient):
     `certificate_serial` is that of the newest host certificate, once one was signed (L-C2).
     `kept_by` is the rebuild that put the kept root disk aside, `undo_of` the one whose kept disk is wanted back;
     `old_disk_until` is when the kept one is removed (L-V10). `poweroff_taken`: the guest's last own power-off that the
-    API has taken, whatever it made of it (L-V4).
+    API has taken, whatever it made of it (L-V4). `network_digest`: of what its network is to let through (N-5).
     """
 
     power_state: PowerState
@@ -36,6 +36,7 @@ class Desired(Lenient):
     host_certificate: bool = False
     certificate_serial: int | None = None
     volumes: tuple[WantedVolume, ...] = ()
+    network_digest: str | None = None
 
 
 class Status(Lenient):

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import SecretStr
 
 from model.base import Frozen, Lenient
+from model.firewall import OPEN, Firewall
 from model.ids import Digest
 from model.vm import DiskFormat, Firmware, GuestPoweroff, Image, ImageFile, PowerState, VmInput
 
 FileRole = Literal["rootfs", "kernel", "initrd"]
 FILE_ROLES: tuple[FileRole, ...] = ("rootfs", "kernel", "initrd")
 # Fields that rows did not always have: left out of digests while unset, so that those of older rows stay the same.
-_LATER_FIELDS = ("host_certificate", "ssh_user_cas", "volumes")
+_LATER_FIELDS = ("host_certificate", "ssh_user_cas", "volumes", "firewall")
 
 
 class FileSpec(Lenient):
@@ -68,6 +69,7 @@ class VmSpec(Lenient):
     host_certificate: bool = False
     ssh_user_cas: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
+    firewall: Firewall = OPEN
 
 
 class Secrets(Frozen):
@@ -135,9 +137,9 @@ def fingerprint(new: NewVm) -> str:
 def input_digest(*, vm_id: str, project: str, name: str, mac: str, spec: VmSpec) -> str:
     """Compute what the row and the sealed steps call a VM's input by; a refreshed URL does not change it.
 
-    Nor does a volume: it is no part of the input, since it comes and goes while the guest runs.
+    Nor does a volume, which is no part of the input, or a firewall: both come and go while the guest runs.
     """
-    plain = _without_urls(spec.model_copy(update={"volumes": ()}))
+    plain = _without_urls(spec.model_copy(update={"volumes": (), "firewall": OPEN}))
     return _digest({"vm_id": vm_id, "project": project, "name": name, "mac": mac, "spec": plain})
 
 
@@ -163,6 +165,7 @@ def vm_input(
         stop_timeout_seconds=spec.stop_timeout_seconds,
         boot_priority=spec.boot_priority,
         ssh_user_cas=spec.ssh_user_cas,
+        firewall=spec.firewall,
         created_at=created_at,
     )
 
@@ -208,7 +211,7 @@ def _without_urls(spec: VmSpec) -> dict[str, Any]:
     """Leave out what a refreshed URL changes; a file is known by its SHA-256 anyway."""
     plain = spec.model_dump(mode="json")
     for name in _LATER_FIELDS:
-        if not plain[name]:
+        if getattr(spec, name) == VmSpec.model_fields[name].default:
             del plain[name]
     for role in FILE_ROLES:
         file = plain["image"][role]

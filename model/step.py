@@ -34,6 +34,7 @@ class StepKind(StrEnum):
     WRITE_SEED = "write_seed"
     ENSURE_VOLUME = "ensure_volume"
     DETACH_VOLUME = "detach_volume"
+    SET_NETWORK = "set_network"
     BOOT = "boot"
     COMPLETE = "complete"
     PAUSE = "pause"
@@ -79,6 +80,7 @@ WORDS: dict[StepKind, str] = {
     StepKind.WRITE_SEED: "writing the seed",
     StepKind.ENSURE_VOLUME: "making sure of a volume",
     StepKind.DETACH_VOLUME: "detaching a volume",
+    StepKind.SET_NETWORK: "setting the firewall",
     StepKind.BOOT: "starting the guest",
     StepKind.COMPLETE: "recording that every part is made",
     StepKind.PAUSE: "pausing the guest",

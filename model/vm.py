@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from model.base import Frozen, Lenient
+from model.firewall import OPEN, Firewall
 from model.ids import Digest
 
 
@@ -64,8 +65,9 @@ class VmInput(Lenient):
     """Everything that a host needs to make one VM. It comes from the API to the row's host alone (S-5).
 
     `user_data` is base64; `digest` is what the row and the sealed steps call this input by. Signed queries of URLs are
-    left out of the digest, so that a refreshed one does not make another VM. `signature` is the control plane's, over
-    all the rest: it stays in the host's record, and says later that this is what was handed out.
+    left out of the digest, so that a refreshed one does not make another VM; so is the firewall, with its own digest.
+    `signature` is the control plane's, over all the rest: it stays in the host's record, and says later that this is what
+    was handed out.
     """
 
     vm_id: str
@@ -85,6 +87,7 @@ class VmInput(Lenient):
     stop_timeout_seconds: int = 90
     boot_priority: int = 0
     ssh_user_cas: tuple[str, ...] = ()
+    firewall: Firewall = OPEN
     created_at: datetime
     signature: str | None = None
 

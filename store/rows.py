@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from model.firewall import Firewall, network_digest
 from model.row import Desired, HostState, Row, Status
 from model.versions import floor_for
 from model.vm import Phase, PowerState, Quarantine
@@ -30,7 +31,7 @@ select v.id, v.project, v.host_id, v.power_state, v.deleted, v.generation, v.spe
     v.observed_generation, v.first_ready_at, v.destroying, v.held, v.hold_stops,
     v.quarantine_kind, v.quarantine_since, v.destroy_at, v.quarantine_stopped_at,
     coalesce((v.spec -> 'host_certificate')::boolean, false) as host_certificate,
-    v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
+    v.spec -> 'firewall' as firewall, v.certificate_serial, v.run_id, v.claim_until, v.wake, now() as now,
     case when v.spec ? 'volumes' and v.spec -> 'volumes' <> '[]' then (
         select jsonb_agg(jsonb_build_object('volume_id', o.id, 'size_gib', o.size_gib, 'made', o.made_at is not null)
             order by w.place)
@@ -104,6 +105,7 @@ def _desired(record: asyncpg.Record) -> Desired:
         host_certificate=record["host_certificate"],
         certificate_serial=record["certificate_serial"],
         volumes=tuple(WantedVolume.model_validate(each) for each in record["volumes"] or ()),
+        network_digest=network_digest(Firewall.model_validate(record["firewall"] or {})),
     )
 
 

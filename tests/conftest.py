@@ -16,6 +16,7 @@ pytest_plugins = [
         "tests.fixtures.temporal",
         "tests.fixtures.image_server",
         "tests.fixtures.guest",
+        "tests.fixtures.place",
     )
     if importlib.util.find_spec(name)
 ]

@@ -146,6 +146,7 @@ class HostSteps(StoreCalls):
             setbacks=_number_of_setback(self.view),
             volumes=desired.volumes,
             volume_id=self.volume_id,
+            network_digest=desired.network_digest,
         )
 
     async def keep(self, over: asyncio.Event) -> None:

@@ -63,6 +63,10 @@ class MakingPass(Pass):
         """Take a volume from the VM, and out of its guest first where it runs."""
         await self.host(VmActivities.ensure_volume_detached, policies.PROMPT)
 
+    async def set_network(self) -> None:
+        """Have what the VM's network lets through as is wanted, at once, also while the guest runs (N-5)."""
+        await self.host(VmActivities.ensure_network, policies.NETWORK)
+
     async def boot(self) -> None:
         """Wait for a boot slot, attach the network and start the guest; its process is recorded before it runs."""
         await self.host(VmActivities.ensure_booted, policies.BOOT)
@@ -90,6 +94,7 @@ class MakingPass(Pass):
         StepKind.WRITE_SEED: write_seed,
         StepKind.ENSURE_VOLUME: ensure_volume,
         StepKind.DETACH_VOLUME: detach_volume,
+        StepKind.SET_NETWORK: set_network,
         StepKind.BOOT: boot,
         StepKind.PAUSE: pause,
         StepKind.STOP: stop,

@@ -78,6 +78,7 @@ def _host_step(start_to_close: timedelta) -> ActivityConfig:
 
 LOOK = _host_step(timedelta(seconds=45))
 PROMPT = _host_step(timedelta(minutes=2))
+NETWORK = _host_step(timedelta(minutes=6))
 BOOT = _host_step(timedelta(minutes=7))
 IMAGE = _host_step(timedelta(minutes=12))
 DISK = _host_step(timedelta(minutes=10))

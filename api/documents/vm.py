@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from api.documents.base import HostName, OperationDocument, Shown
+from model.firewall import Firewall
 from model.vm import GuestPoweroff, LastExit, Phase, PowerState
 
 
@@ -92,6 +93,7 @@ class VmDocument(Shown):
     on_guest_poweroff: GuestPoweroff
     stop_timeout_seconds: int
     boot_priority: int
+    firewall: Firewall
     termination_protection: bool
     labels: dict[str, str]
     metadata: dict[str, str]

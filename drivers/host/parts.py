@@ -123,6 +123,7 @@ class Parts:
             tap=given.tap,
             address=given.address,
             simulated=is_simulated(config),
+            firewall=config.input.firewall,
         )
 
     def guest(self, config: StoredConfig, status: StoredStatus | None) -> Guest:

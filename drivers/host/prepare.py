@@ -20,6 +20,7 @@ from drivers.stored import HostAllocation, StoredConfig, StoredHostKey, StoredSt
 from drivers.threads import in_thread
 from model.capacity import Entitlement
 from model.errors import OutOfSpace, Permanent, StepFailed, Superseded, Unreadable
+from model.firewall import network_digest
 from model.record import CreateProgress, HostOrder, Record
 from model.vm import DISK_NAMES, DiskName, PowerState, VmInput
 from model.volume import AttachedVolume
@@ -119,6 +120,7 @@ class PrepareSteps:
         old = entry.status if entry else None
         record = Record(
             input_digest=wanted.digest,
+            network_digest=network_digest(wanted.firewall),
             create=CreateProgress(pass_number=order.fence.pass_number),
             quarantined_at=old.record.quarantined_at if old else None,
             volumes=_to_be_made_sure_of(old.record.volumes if old else ()),

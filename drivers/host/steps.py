@@ -15,6 +15,7 @@ from drivers.host.destroy import DestroySteps
 from drivers.host.ending import Ending
 from drivers.host.given_up import GivenUp
 from drivers.host.look import Looker
+from drivers.host.network import NetworkSteps
 from drivers.host.parts import Parts
 from drivers.host.power import PowerSteps
 from drivers.host.prepare import PrepareSteps
@@ -54,6 +55,7 @@ class HostSteps:
         self.set_aside, self.drop_kept = rebuild.set_aside, rebuild.drop_kept
         self.volumes = VolumeSteps(parts, ending)
         self.ensure_volume, self.detach_volume = self.volumes.ensure_volume, self.volumes.detach_volume
+        self.set_network = NetworkSteps(parts).set_network
         self.boot, self.pause, self.resume = power.boot, power.pause, power.resume
         self.stop, self.record_stop, self.note_restart = power.stop, power.record_stop, power.note_restart
         self.quarantine, self.release = power.quarantine, power.release

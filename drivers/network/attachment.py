@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 from drivers.names import HostNames
 from drivers.network.addresses import is_guest_address
 from model.errors import Invalid
+from model.firewall import OPEN, Firewall
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
@@ -19,7 +20,7 @@ _MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}", re.ASCII)
 class Attachment:
     """What a VM has on its host's network. mac: lower case with colons. tap: a name that HostNames gives.
 
-    simulated: of a guest that is only told of, on no link of the kernel.
+    simulated: of a guest that is only told of, on no link of the kernel. firewall: what is let through.
     """
 
     vm_id: str
@@ -28,6 +29,7 @@ class Attachment:
     tap: str
     address: IPv4Address
     simulated: bool = False
+    firewall: Firewall = OPEN
 
 
 @dataclass(frozen=True)

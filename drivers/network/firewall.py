@@ -1,4 +1,4 @@
-"""The installation's own nftables tables: read, made anew, and one element per VM in each set.
+"""The installation's own nftables tables: read, made anew, and one element per VM in each set, its chains besides.
 
 Every change is one transaction (`nft -j -f -`), which the kernel takes whole or not at all, and names our tables only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import Any, cast
 
@@ -16,35 +16,57 @@ from drivers.names import HostNames
 from drivers.network.attachment import Attachment
 from drivers.network.nft import run_nft
 from drivers.network.rules import PROJECT_MARKS, SETS, Json, fixed_part, owner_chain
+from drivers.network.walls import (
+    Chains,
+    add_chains,
+    as_line,
+    chains_of,
+    inbound_chain,
+    is_own_chain,
+    outbound_chain,
+    remove_chains,
+    tap_of,
+    wanted_chains,
+)
 from model.errors import Conflict, StepFailed
 
 
 @dataclass(frozen=True)
 class Element:
-    """One element of a set, or of a map when it has a mark; comment: the project, kept by the kernel with the mark."""
+    """One element of a set, or of a map when it has a mark or a chain that it leads to.
+
+    comment: the project, kept by the kernel with the mark.
+    """
 
     family: str
     name: str
     key: tuple[str | int, ...]
     mark: int | None = None
     comment: str | None = None
+    chain: str | None = None
 
     def as_json(self) -> Any:
         """Return it as libnftables-json(5) writes it."""
         value: Any = {"concat": list(self.key)} if len(self.key) > 1 else next(iter(self.key))
         if self.comment is not None:
             value = {"elem": {"val": value, "comment": self.comment}}
-        return value if self.mark is None else [value, self.mark]
+        data: Any = self.mark if self.chain is None else {"goto": {"target": self.chain}}
+        return value if data is None else [value, data]
+
+    def is_of(self, tap: str) -> bool:
+        """Tell whether it names a tap, or leads to a chain of it."""
+        return tap in self.key or self.chain in (inbound_chain(tap), outbound_chain(tap))
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the kernel holds in our tables. fixed: all but the VMs' elements, normalised."""
+    """What the kernel holds in our tables. fixed: all but the VMs' elements and chains, normalised."""
 
     fixed: str
     elements: frozenset[Element]
     owners: frozenset[str]
     present: frozenset[str]
+    chains: Chains = field(default_factory=Chains)
 
     def projects(self) -> dict[str, int]:
         """Return the mark of each project that has a VM here."""
@@ -56,7 +78,10 @@ class Tables:
         lines: set[str] = set()
         for e in self.elements:
             key = [names.get(k, str(k)) if isinstance(k, int) else k for k in e.key]
-            lines.add(" ".join([e.family, e.name, *key, *([e.comment or "-"] if e.mark is not None else [])]))
+            data = [e.comment or "-"] if e.mark is not None else [e.chain] if e.chain is not None else []
+            lines.add(" ".join([e.family, e.name, *key, *data]))
+        for name, rules in self.chains.items():
+            lines.update(f"{tap_of(name)} {name} {number} {line}" for number, line in enumerate(rules or ("-",)))
         return frozenset(lines)
 
 
@@ -88,40 +113,56 @@ class Firewall:
         self.check_owner(tables)
         if tables.fixed == self._wanted:
             return False
-        await self._apply([*fixed_part(self._names, self._owner), *_commands(self._names, "add", tables.elements)])
+        kept = [*add_chains(self._names.table, tables.chains), *_commands(self._names, "add", tables.elements)]
+        await self._apply([*fixed_part(self._names, self._owner), *kept])
         self._wanted = (await self.read()).fixed
         return True
 
     async def ensure(self, a: Attachment, guard: Callable[[], None], tables: Tables) -> bool:
-        """Make the VM's elements match in one transaction, others' claims on its address removed; tell whether new."""
+        """Make the VM's elements and chains match in one transaction, others' claims on its address removed.
+
+        Tells whether it had none. What no rule lets through any more is dropped from that moment on (N-5).
+        """
         if any(e.name == "own_mac" and e.key[1] == a.mac and e.key[0] != a.tap for e in tables.elements):
             raise Conflict(f"MAC {a.mac} of VM {a.vm_id} is another VM's on this host")
         wanted = _wanted(a, _mark(tables, a))
         stale = _stale(tables, a) - wanted
         missing = wanted - tables.elements
-        if stale or missing:
+        chains, found = wanted_chains(a), chains_of(tables.chains, a.tap)
+        if stale or missing or chains != found:
             guard()
-            names = self._names
-            await self._apply([*_commands(names, "delete", stale), *_commands(names, "add", missing)])
-        return not any(a.tap in e.key for e in tables.elements)
+            names, others = self._names, {name: lines for name, lines in chains.items() if lines != found.get(name)}
+            await self._apply(
+                [
+                    *_commands(names, "delete", stale),
+                    *remove_chains(names.table, found.keys() - chains.keys()),
+                    *add_chains(names.table, others),
+                    *_commands(names, "add", missing),
+                ]
+            )
+        return not any(e.is_of(a.tap) for e in tables.elements)
 
     async def release(self, tap: str, address: IPv4Address | None, guard: Callable[[], None]) -> frozenset[IPv4Address]:
         """Remove all that names the tap, and its addresses unless another has them; return those addresses."""
         tables = await self.read()
-        own = frozenset(e for e in tables.elements if tap in e.key)
+        own = frozenset(e for e in tables.elements if e.is_of(tap))
+        chains = chains_of(tables.chains, tap)
         addresses = {str(e.key[2]) for e in own if e.name == "own4"} | ({str(address)} if address else set[str]())
         held = {str(e.key[2]) for e in tables.elements - own if e.name == "own4"}
         freed = addresses - held
         guests = frozenset(e for e in tables.elements if e.name == "guest4" and e.key[0] in freed)
-        if own or guests:
+        if own or guests or chains:
             guard()
-            await self._apply(_commands(self._names, "delete", own | guests))
+            commands = _commands(self._names, "delete", own | guests)
+            await self._apply([*commands, *remove_chains(self._names.table, chains)])
         return frozenset(IPv4Address(text) for text in freed)
 
     def is_there(self, tables: Tables, a: Attachment) -> bool:
-        """Tell whether all of the VM's elements are there."""
+        """Tell whether all of the VM's elements are there, and its chains as wanted."""
         mark = tables.projects().get(a.project)
-        return mark is not None and _wanted(a, mark) <= tables.elements
+        if mark is None or wanted_chains(a) != chains_of(tables.chains, a.tap):
+            return False
+        return _wanted(a, mark) <= tables.elements
 
     def matches(self, tables: Tables, a: Attachment) -> bool:
         """Tell whether the VM's elements are there and nothing else names its tap or address."""
@@ -151,6 +192,7 @@ def _parse(objects: list[Json]) -> Tables:
     elements: set[Element] = set()
     owners: set[str] = set()
     present: set[str] = set()
+    chains: dict[str, list[str]] = {}
     for item in objects:
         ((kind, value),) = item.items()
         if kind == "metainfo":
@@ -162,28 +204,44 @@ def _parse(objects: list[Json]) -> Tables:
             value |= {"packets": 0, "bytes": 0}
         if kind == "chain" and value["name"].startswith("owner_"):
             owners.add(value["name"])
+        if kind == "chain" and is_own_chain(value["name"]):
+            chains.setdefault(value["name"], [])
+            continue
+        if kind == "rule" and is_own_chain(value["chain"]):
+            chains.setdefault(value["chain"], []).append(as_line(value["expr"]))
+            continue
         if kind in ("set", "map") and (value["family"], value["name"]) in SETS:
             elements.update(_element(value["family"], value["name"], e) for e in value.pop("elem", []))
         fixed.append(json.dumps(item, sort_keys=True))
-    return Tables("\n".join(fixed), frozenset(elements), frozenset(owners), frozenset(present))
+    rules = {name: tuple(lines) for name, lines in chains.items()}
+    return Tables("\n".join(fixed), frozenset(elements), frozenset(owners), frozenset(present), rules)
 
 
 def _element(family: str, name: str, found: Any) -> Element:
     value: Any = found
-    mark: int | None = None
+    data: Any = None
     comment: str | None = None
     if isinstance(found, list):
-        value, mark = cast("list[Any]", found)
+        value, data = cast("list[Any]", found)
+    chain = next(iter(cast("Json", data).values()))["target"] if isinstance(data, dict) else None
     if isinstance(value, dict) and "elem" in value:
         described = cast("Json", value)["elem"]
         value, comment = described["val"], described.get("comment")
     key: list[Any] = cast("Json", value)["concat"] if isinstance(value, dict) else [value]
-    return Element(family, name, tuple(key), mark, comment)
+    return Element(family, name, tuple(key), None if chain else data, comment, chain)
 
 
 def _wanted(a: Attachment, mark: int) -> frozenset[Element]:
+    behind = ()
+    if a.firewall.enabled:
+        behind = (
+            Element("bridge", "walled", (a.tap,)),
+            Element("inet", "inbound4", (str(a.address),), chain=inbound_chain(a.tap)),
+            Element("inet", "outbound4", (str(a.address),), chain=outbound_chain(a.tap)),
+        )
     return frozenset(
         (
+            *behind,
             Element("bridge", "own4", (a.tap, a.mac, str(a.address))),
             Element("bridge", "own_mac", (a.tap, a.mac)),
             Element("bridge", "project", (a.tap,), mark, a.project),
@@ -197,10 +255,11 @@ def _stale(tables: Tables, a: Attachment) -> frozenset[Element]:
     """Find all that names the tap, its former addresses unless another has them, and others' claims on its address."""
     address = str(a.address)
     claims = frozenset(e for e in tables.elements if e.name == "own4")
-    own = frozenset(e for e in tables.elements if a.tap in e.key)
+    own = frozenset(e for e in tables.elements if e.is_of(a.tap))
     former = {e.key[2] for e in own & claims} - {e.key[2] for e in claims - own}
     guests = frozenset(e for e in tables.elements if e.name == "guest4" and e.key[0] in former)
-    return own | guests | frozenset(e for e in claims if e.key[2] == address)
+    led = frozenset(e for e in tables.elements if e.chain is not None and e.key[0] == address)
+    return own | guests | led | frozenset(e for e in claims if e.key[2] == address)
 
 
 def _mark(tables: Tables, a: Attachment) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from model.decide.held import is_up
+from model.decide.network import next_of_network
 from model.decide.pause import next_of_pause
 from model.decide.rebuild import kept_until, must_drop, next_of_rebuild
 from model.decide.setback import next_of_ended, next_of_stalled, steady_at
@@ -25,10 +26,15 @@ def next_of_converge(row: Row, record: Record, seen: Observed) -> Step:
     pause = next_of_pause(row)
     if pause is not None:
         return pause
+    must_stop = desired.power_state is PowerState.STOPPED and is_up(seen)
+    network = None if must_stop else next_of_network(row, record)
+    if network is not None:
+        # Whatever else fails or waits: what may reach the guest is not to wait with it (N-5).
+        return network
     rebuild = next_of_rebuild(row, record, seen)
     if rebuild is not None:
         return rebuild
-    if desired.power_state is PowerState.STOPPED and is_up(seen):
+    if must_stop:
         # Before all else, so that nothing that cannot be fetched or grown keeps a guest running.
         return Step(kind=StepKind.STOP, reason="the VM is wanted stopped")
     if seen.power_state is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from model.decide.network import next_of_network
 from model.decide.pause import next_of_pause
 from model.decide.refund import why_no_more
 from model.decide.volumes import next_of_volumes
@@ -76,7 +77,8 @@ def next_of_create(row: Row, view: View) -> Step:
         if again and lacks_certificate(row, view.observed):
             return Step(kind=StepKind.CERTIFY, reason="the VM needs a host certificate before it is made")
         return Step(kind=StepKind.PREPARE, reason="an attempt starts at the beginning")
-    part = next_part(create) or (next_of_volumes(row, view.record) if view.record else None)
+    record = view.record
+    part = next_part(create) or (next_of_network(row, record) or next_of_volumes(row, record) if record else None)
     if part is not None:
         return part
     if row.desired.power_state is not PowerState.STOPPED:

@@ -14,6 +14,7 @@ _ORDER = (
     StepKind.MAKE_DISK,
     StepKind.WRITE_SEED,
     StepKind.ENSURE_VOLUME,
+    StepKind.SET_NETWORK,
     StepKind.BOOT,
     StepKind.PAUSE,
     StepKind.COMPLETE,

@@ -6,9 +6,6 @@ import errno
 import os
 import socket
 import struct
-import subprocess
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -16,114 +13,11 @@ import pytest
 
 from drivers.names import HostNames
 from drivers.network import Attachment, Network
-from drivers.network.links import _make_tap
 from drivers.network.namespace import run_inside
-from tests.fixtures.frames import (
-    BROADCAST,
-    Port,
-    arp,
-    dhcp,
-    dhcp_frame,
-    ethernet,
-    icmp,
-    ipv4,
-    mac,
-    offered,
-    tcp_syn,
-    udp,
-)
+from tests.fixtures.frames import BROADCAST, arp, dhcp, ethernet, icmp, ipv4, mac, tcp_syn, udp
+from tests.fixtures.place import ARP, IP, IP6, NO_MAC, NONCE, OUTSIDE, Guest, Place, ask
 
-IP, ARP, IP6 = 0x0800, 0x0806, 0x86DD
-NONCE = b"frame under test"
-NO_MAC = "00:00:00:00:00:00"
 NOBODY = "0.0.0.0"  # noqa: S104 - an address in a frame, not one to listen on
-OUTSIDE = "198.51.100.7"
-UPLINK_MAC = "02:00:00:00:99:02"
-
-
-@dataclass
-class Guest:
-    attachment: Attachment
-    port: Port
-    markers: int = field(default=0)
-
-    @property
-    def mac(self) -> str:
-        return self.attachment.mac
-
-    @property
-    def ip(self) -> str:
-        return str(self.attachment.address)
-
-    def marker(self) -> bytes:
-        """Return a good frame that arrives at every guest of the project, another one each time."""
-        self.markers += 1
-        return ethernet(BROADCAST, self.mac, IP, ipv4(self.ip, "255.255.255.255", 17, self._marker_datagram()))
-
-    def _marker_datagram(self) -> bytes:
-        return udp(self.ip, "255.255.255.255", 4000, 4001, b"marker%d" % self.markers)
-
-    def gets(self, marker: bytes) -> list[bytes]:
-        """Return all frames up to the marker: what was sent before it has arrived by then, or never will."""
-        seen: list[bytes] = []
-
-        def is_marker(frame: bytes) -> bool:
-            # The kernel cuts off what pads a short packet.
-            if frame[14:].rstrip(b"\0") == marker[14:].rstrip(b"\0"):
-                return True
-            seen.append(frame)
-            return False
-
-        assert self.port.receive(is_marker) is not None
-        return seen
-
-
-@dataclass
-class Place:
-    names: HostNames
-    network: Network
-    a: Guest
-    b: Guest
-    """Of the same project as a."""
-    c: Guest
-    d: Guest
-    """Of another project, as c."""
-    outside: Port
-    """The far end of the host's uplink."""
-
-    def run(self, *argv: str) -> str:
-        command = ["nsenter", f"--net=/run/netns/{self.names.netns}", *argv]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-@pytest.fixture
-async def place(netns: str, tmp_path: Path) -> AsyncIterator[Place]:
-    names = HostNames(netns=netns)
-    network = Network(names, tmp_path / "dnsmasq", dns_user="games")
-    await network.start()
-    guests: list[Guest] = []
-    run_inside(netns, lambda: _make_tap("up0"))
-    outside = Port(network._links.open_tap("up0"))
-    try:
-        for number, (vm_id, project) in enumerate([("a", "red"), ("b", "red"), ("c", "blue"), ("d", "blue")], 2):
-            a = Attachment(vm_id, project, names.mac(vm_id), names.tap(vm_id), names.subnet[number])
-            await network.ensure(a)
-            guests.append(Guest(a, Port(network.open_tap(a))))
-        place = Place(names, network, *guests, outside=outside)
-        place.run("ip", "link", "set", "lo", "up")
-        place.run("ip", "link", "set", "up0", "up")
-        place.run("ip", "addr", "add", "192.0.2.1/24", "dev", "up0")
-        place.run("ip", "route", "add", "default", "via", "192.0.2.2")
-        place.run("ip", "neigh", "add", "192.0.2.2", "lladdr", UPLINK_MAC, "dev", "up0")
-        for guest in guests:
-            # Known beforehand, so that what the host sends is sent at once.
-            place.run("ip", "neigh", "replace", guest.ip, "lladdr", guest.mac, "dev", names.bridge)
-        yield place
-    finally:
-        for guest in guests:
-            guest.port.close()
-        outside.close()
-        await network.stop_dhcp()
 
 
 def good_frames(a: Guest, b: Guest) -> dict[str, bytes]:
@@ -374,18 +268,6 @@ async def test_guests_reach_the_outside_but_not_metadata_nor_each_unknown_addres
         target = f"10.84.0.{last}"
         a.port.send(ethernet(gateway_mac, a.mac, IP, ipv4(a.ip, target, 17, udp(a.ip, target, 5000, 53, NONCE))))
     assert len(place.run("ip", "neigh", "show", "dev", place.names.bridge).splitlines()) <= 4
-
-
-def ask(port: Port, source: str, message: bytes) -> tuple[str, int] | None:
-    """Ask as a client does: again, when nothing came. Only the answer to this very message counts."""
-    transaction = os.urandom(4)
-    frame = dhcp_frame(source, message[:4] + transaction + message[8:])
-    for _ in range(3):
-        port.send(frame)
-        got = port.receive(lambda f: offered(f) is not None and f[46:50] == transaction, 1.0)
-        if got is not None:
-            return offered(got)
-    return None
 
 
 async def test_dhcp_gives_each_mac_its_reserved_address(place: Place) -> None:

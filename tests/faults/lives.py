@@ -187,6 +187,7 @@ _LONG = (
     Life("grow a volume", _grow_volume, _is("running")),
     Life("detach", _change_volumes("DELETE"), _is("running")),
     Life("attach", _change_volumes("PUT"), _is("running")),
+    Life("firewall", _patch(firewall={"enabled": True}), _is("running")),
     *_LIVED,
     Life("stop what is gone", _patch(power_state="stopped"), _is("stopped"), prepare=_crash_for_good),
     _DESTROY,

@@ -181,6 +181,20 @@ async def _add_volume(fleet: Fleet, vm_id: str, name: str) -> str:
     return volume_id
 
 
+async def converge_firewall(fleet: Fleet) -> list[tuple[str, str]]:
+    """Made without one; then its rules come while the guest runs, and others once it is stopped."""
+    vm_id = await created(fleet)
+    runs: list[tuple[str, str]] = []
+    everyone = [{"prefixes": ["0.0.0.0/0"]}]
+    for power_state, inbound in (("running", []), ("stopped", everyone)):
+        rules = {"firewall": {"enabled": True, "inbound": inbound}}
+        wanted = "spec = spec || $2::jsonb, power_state = $3, generation = generation + 1"
+        await fleet.change(vm_id, wanted, rules, power_state)
+        await fleet.until(vm_id, lambda row: row["observed_generation"] == row["generation"] and row["due_at"] is None)
+        runs.append(await _last_run(fleet, vm_id))
+    return runs
+
+
 async def converge_volumes(fleet: Fleet) -> list[tuple[str, str]]:
     """Made with a volume; then that one goes and two others come while the guest runs."""
     vm_id = await fleet.add_vm()
@@ -413,6 +427,7 @@ SCENARIOS: dict[str, Scenario] = {
     "converge-failed-then-settled": converge_failed_then_settled,
     "converge-setback": converge_setback,
     "converge-volumes": converge_volumes,
+    "converge-firewall": converge_firewall,
     "converge-lost-record": converge_lost_record,
     "reap-gone": reap_gone,
     "reap-undeleted": reap_undeleted,

@@ -267,6 +267,25 @@ def test_volumes_come_and_go_while_the_guest_runs():
     assert world.starts == 0
 
 
+def test_a_firewall_is_set_before_the_boot_and_before_all_that_may_fail():
+    """N-5: only a stop comes before it; nothing of the guest is started anew."""
+    world = World(make_row(network_digest="n1"))
+    story = run_until_rest(world)
+    assert story == [*CREATE_STORY, StepKind.SET_NETWORK, StepKind.BOOT, StepKind.COMPLETE, StepKind.SETTLED]
+    world.status(network_digest="n2", generation=2, disk_gib=9, input_digest="d2")
+    others = [StepKind.GROW_DISK, StepKind.WRITE_SEED, StepKind.APPLY, StepKind.SETTLED]
+    assert run_until_rest(world) == [StepKind.SET_NETWORK, *others]
+    assert world.starts == 1
+    world.see(power_state=None)
+    world.status(network_digest=None, generation=3)
+    assert next_step(world.row, world.view).kind is StepKind.SET_NETWORK, "also of a guest that does not answer"
+    world.see(power_state=PowerState.RUNNING)
+    world.status(network_digest="n4", generation=4, power_state=PowerState.STOPPED)
+    assert run_until_rest(world)[:2] == [StepKind.STOP, StepKind.SET_NETWORK]
+    world.status(network_digest="n5", generation=5, power_state=PowerState.RUNNING)
+    assert run_until_rest(world)[:2] == [StepKind.SET_NETWORK, StepKind.BOOT]
+
+
 def test_a_guest_that_keeps_its_volume_is_restarted_and_a_paused_one_resumed_first():
     """H-V1, L-V7: what would never let go is not asked for ever; the volume goes while nothing runs."""
     world = created(volumes=(DATA,))
@@ -435,6 +454,7 @@ wishes = st.lists(
                 "attach",
                 "detach",
                 "keys",
+                "firewall",
                 "delete",
                 "undelete",
                 "reboot",
@@ -495,6 +515,8 @@ def wish_for(world: World, wish: str) -> None:
         elif volumes:
             volumes[0] = volumes[0].model_copy(update={"size_gib": volumes[0].size_gib + 1})
         world.status(volumes=tuple(volumes), spec_generation=desired.spec_generation + 1, **bump)
+    elif wish == "firewall":
+        world.status(network_digest=f"n{desired.generation}" if desired.generation % 3 else None, **bump)
     elif wish == "keys":
         world.status(input_digest=desired.input_digest + "x", **bump)
     elif wish == "delete" and not desired.deleted:

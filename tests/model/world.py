@@ -252,7 +252,12 @@ class World:
         assert record is not None
         self.record(volumes=tuple(each for each in record.volumes if each.volume_id != self.volume_id))
 
+    def do_set_network(self) -> None:
+        self.record(network_digest=self.row.desired.network_digest)
+
     def do_boot(self) -> None:
+        told = self.view.record.network_digest if self.view.record else None
+        assert told == self.row.desired.network_digest, "N-5"
         there = self.view.record.volumes if self.view.record else ()
         assert [each.volume_id for each in there] == [each.volume_id for each in self.row.desired.volumes], "L-C11"
         if self.view.record is not None and self.view.record.boot_id is not None:

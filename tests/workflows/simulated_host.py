@@ -254,6 +254,10 @@ def _volume_detached(host: SimulatedHost, machine: Machine, order: HostOrder) ->
     _update(machine, volumes=left)
 
 
+def _network(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
+    _update(machine, network_digest=order.network_digest)
+
+
 def _booted(host: SimulatedHost, machine: Machine, order: HostOrder) -> None:
     assert machine.record is not None
     last: Setback | None = machine.told.get("setback")
@@ -371,6 +375,7 @@ _EFFECTS: dict[str, Callable[[SimulatedHost, Machine, HostOrder], None]] = {
     "ensure_seed": _seed,
     "ensure_volume": _volume,
     "ensure_volume_detached": _volume_detached,
+    "ensure_network": _network,
     "ensure_booted": _booted,
     "ensure_completed": _completed,
     "ensure_applied": _applied,

@@ -26,6 +26,7 @@ from workflows import policies
 STEPS = {
     "look": policies.LOOK,
     "prompt": policies.PROMPT,
+    "network": policies.NETWORK,
     "boot": policies.BOOT,
     "image": policies.IMAGE,
     "disk": policies.DISK,
@@ -51,6 +52,7 @@ LONGEST_WAITS = {
     "ensure_seed": INPUT + LOCK + VIEW,
     "ensure_volume": LOCK + FIND + qemu.PLUG_SECONDS + VIEW,
     "ensure_volume_detached": LOCK + FIND + max(qemu.PLUG_SECONDS, KILL) + VIEW,
+    "ensure_network": INPUT + LOCK + NETWORK + UNDO_NETWORK + VIEW,
     "ensure_booted": FIND + slots.WAIT_SECONDS + LOCK + FIND + KILL + NETWORK + max(UNDO_NETWORK, START) + VIEW,
     "ensure_completed": LOCK + VIEW,
     "ensure_paused": LOCK + 2 * FIND + VIEW,
