@@ -219,16 +219,21 @@ def _parse(objects: list[Json]) -> Tables:
 
 def _element(family: str, name: str, found: Any) -> Element:
     value: Any = found
-    data: Any = None
+    mark: int | None = None
+    chain: str | None = None
     comment: str | None = None
     if isinstance(found, list):
         value, data = cast("list[Any]", found)
-    chain = next(iter(cast("Json", data).values()))["target"] if isinstance(data, dict) else None
+        if isinstance(data, dict):
+            ((_, verdict),) = cast("Json", data).items()
+            chain = verdict["target"]
+        else:
+            mark = data
     if isinstance(value, dict) and "elem" in value:
         described = cast("Json", value)["elem"]
         value, comment = described["val"], described.get("comment")
     key: list[Any] = cast("Json", value)["concat"] if isinstance(value, dict) else [value]
-    return Element(family, name, tuple(key), None if chain else data, comment, chain)
+    return Element(family, name, tuple(key), mark, comment, chain)
 
 
 def _wanted(a: Attachment, mark: int) -> frozenset[Element]:
