@@ -92,6 +92,23 @@ async def test_what_is_not_wanted_any_more_is_not_taken(world: HostWorld) -> Non
     assert await rules(world) == before
 
 
+async def test_the_record_stays_what_was_handed_out(world: HostWorld) -> None:
+    """N-5, S-5: whole, with its signature; what waits for a step of its own is not taken with the rules."""
+    await wish(world, OPEN)
+    records = world.host.parts.records
+    world.add("vm1", firewall=SSH, signature="newer")
+    await world.run_pass(make_row("vm1", created=True, generation=2, network_digest=network_digest(SSH)))
+    assert records.config("vm1").input == world.inputs["vm1"]
+    other = "e" * 64
+    world.add("vm1", firewall=CLOSED, digest=other, memory_mib=1 << 40)
+    row = make_row("vm1", created=True, generation=3, network_digest=network_digest(CLOSED), input_digest=other)
+    view = await world.run_pass(row)
+    assert view.record is not None
+    assert view.record.refused is not None
+    given = records.config("vm1").input
+    assert (given.firewall, given.memory_mib, given.digest != other) == (CLOSED, 256, True)
+
+
 async def test_a_kernel_that_refuses_leaves_the_wish_open(world: HostWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-5, L-G2: what the record calls set, the kernel has."""
     await wish(world, SSH)

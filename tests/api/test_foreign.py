@@ -104,7 +104,7 @@ async def rows(world: World) -> dict[str, dict[str, Any]]:
 
 async def test_a_vanished_vm_gets_a_row_and_a_grace(world: World, host: Host) -> None:
     """L-R1, L-R3: the operators' until one says whose it is; stopped, kept for seven days, and brought back by that."""
-    vm_id = await host.hold("web")
+    vm_id = await host.hold("web", firewall={"enabled": True})
     await host.report()
     await host.report(minutes=0.5)
     assert await rows(world) == {}
@@ -270,6 +270,7 @@ async def test_a_host_that_was_given_up_makes_nothing_vanish(world: World, host:
         ({"vm_id": "another"}, "another VM's"),
         ({"ssh_authorized_keys": ["command=x"]}, "none that a create would take: ssh_authorized_keys"),
         ({"user_data": "é"}, "user_data is no UTF-8"),
+        ({"firewall": {"inbound": [{"prefixes": ["10.0.0.1/8"]}]}}, "none that a create would take: firewall"),
     ],
 )
 async def test_a_record_passes_the_checks_of_a_create(
