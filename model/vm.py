@@ -66,8 +66,8 @@ class VmInput(Lenient):
 
     `user_data` is base64; `digest` is what the row and the sealed steps call this input by. Signed queries of URLs are
     left out of the digest, so that a refreshed one does not make another VM; so is the firewall, with its own digest.
-    `signature` is the control plane's, over all the rest: it stays in the host's record, and says later that this is what
-    was handed out.
+    `signature` is the control plane's, over all the rest: it stays in the host's record, and says later that this is
+    what was handed out.
     """
 
     vm_id: str
