@@ -25,6 +25,7 @@ from drivers.formats import DHCP, parse_any
 from drivers.names import HostNames
 from drivers.network.attachment import Attachment
 from drivers.network.namespace import namespace_path
+from drivers.processes import find_processes_of
 from drivers.threads import in_thread
 from model.base import Lenient
 from model.errors import StepFailed, Unreadable
@@ -77,7 +78,8 @@ class Dhcp:
         if server is not None and self._is_alive(server):
             if (server.arguments_digest, server.namespace, server.bridge_index) == wanted:
                 return False
-            await self._stop(server)
+            await self._end(server.process)
+        await self._end_strays()
         await self._start(*wanted)
         return True
 
@@ -85,7 +87,8 @@ class Dhcp:
         """End our dnsmasq, for a host that is given up."""
         server = self._find_server()
         if server is not None and self._is_alive(server):
-            await self._stop(server)
+            await self._end(server.process)
+        await self._end_strays()
         await in_thread(remove_durably, self._record)
 
     async def ensure(self, a: Attachment, guard: Guard) -> bool:
@@ -221,11 +224,29 @@ class Dhcp:
             f"dnsmasq on bridge {self._names.bridge} did not begin: another DHCP server may hold the bridge"
         ) from cause
 
-    async def _stop(self, server: StoredServer) -> None:
-        signal_process(server.process, signal.SIGTERM)
-        if not await await_end(server.process, END_SECONDS):
-            signal_process(server.process, signal.SIGKILL)
-            await await_end(server.process, END_SECONDS)
+    async def _end(self, process: ProcessRecord) -> None:
+        signal_process(process, signal.SIGTERM)
+        if not await await_end(process, END_SECONDS):
+            signal_process(process, signal.SIGKILL)
+            await await_end(process, END_SECONDS)
+
+    async def _end_strays(self) -> None:
+        """End servers of this very folder that no record names: the folder was lost, or an older one put back (H-E2).
+
+        Such a one would go on to answer guests by reservations that are no longer these.
+        """
+        for stray in await in_thread(self._find_strays):
+            await self._end(stray)
+
+    def _find_strays(self) -> list[ProcessRecord]:
+        ours, known, uid = f"--dhcp-hostsdir={self._hosts}".encode(), self.process, self._user[1]
+        found: list[ProcessRecord] = []
+        for process in find_processes_of(range(uid, uid + 1), read_boot_id()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                is_ours = ours in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                if is_ours and (known is None or process.pid != known.pid):
+                    found.append(process)
+        return found
 
     def _reread(self) -> None:
         server = self._find_server()
@@ -241,7 +262,7 @@ class Dhcp:
         guard()
         server = self._find_server()
         if server is not None and self._is_alive(server):
-            await self._stop(server)
+            await self._end(server.process)
             lines = await in_thread(self._read_leases)
             kept = [line for line in lines if not _is_another(line, a)]
         await in_thread(lambda: write_durably(self._leases, "".join(kept).encode(), mode=0o644))

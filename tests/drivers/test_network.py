@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -253,6 +254,22 @@ async def test_dhcp_is_adopted_and_restarted_only_when_dead(network: Network, na
     assert second is not None
     assert second != first
     assert is_alive(second, read_boot_id())
+
+
+async def test_a_dhcp_server_that_no_record_names_is_ended(network: Network, names: HostNames, tmp_path: Path) -> None:
+    """H-E2, N-1: its host lost its state directory; two servers would answer, one by reservations of another time."""
+    first = network.dhcp_process
+    assert first is not None
+    shutil.rmtree(tmp_path / "dnsmasq")
+    anew = Network(names, tmp_path / "dnsmasq", dns_user="games")
+    await anew.start()
+    second = anew.dhcp_process
+    assert second is not None
+    assert not is_alive(first, read_boot_id())
+    assert is_alive(second, read_boot_id())
+    shutil.rmtree(tmp_path / "dnsmasq")
+    await Network(names, tmp_path / "dnsmasq", dns_user="games").stop_dhcp()
+    assert not is_alive(second, read_boot_id())
 
 
 async def test_two_installations_live_side_by_side(network: Network, names: HostNames, tmp_path: Path) -> None:
