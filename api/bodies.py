@@ -26,6 +26,7 @@ from model.firewall import MOST_PREFIXES, Protocol, read_ports, read_prefix
 from model.ids import Digest, HostId, Name
 from model.restore import Choice
 from model.ssh import parse_ssh_key
+from model.text import clean_text
 from model.vm import LONGEST_STOP_SECONDS, DiskFormat, Firmware, GuestPoweroff, PowerState
 from model.volume import MOST_VOLUMES
 
@@ -421,7 +422,7 @@ class JoinBody(Body):
     """
 
     credential_digest: Digest
-    machine_id: str = Field(min_length=1, max_length=128)
+    machine_id: Annotated[str, Field(min_length=1, max_length=128), AfterValidator(clean_text)]
     host_id: HostId | None = None
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from api.bodies import Body
+from api.bodies import Body, Reference
 from model.sync import GatewayRoute, WireguardPeer
 
 MOST_ENTRIES = 1000
@@ -91,4 +91,4 @@ class RoutesBody(Body):
 class ImagesBody(Body):
     """The images that a host fetches ahead and keeps: `public/NAME`, `PROJECT/NAME`, or an image's id."""
 
-    items: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=MOST_IMAGES)]
+    items: Annotated[list[Reference], Field(max_length=MOST_IMAGES)]
