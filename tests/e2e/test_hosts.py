@@ -173,6 +173,7 @@ def test_a_state_directory_lost_copied_and_rolled_back(
     lost, copied, rolled = (Host(three, number) for number in (1, 2, 3))
     guests = {host.number: host.guests() for host in (lost, copied, rolled)}
     rolled.copy_state(tmp_path / "copy")
+    rolled.await_silence(silent=False)
     young = three.ready(three.create("young", host=rolled.id)["id"], 240)["id"]
     guests[3] = rolled.guests()
 
