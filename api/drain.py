@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import DrainBody
 from api.campaigns import one_host_view
 from api.documents.base import HostName
 from api.documents.host import HostDocument
+from api.fleet_bodies import DrainBody
 from api.gate import FleetOperator, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import FloorBody
 from api.documents.host import BelowFloorDocument, FloorDocument
+from api.fleet_bodies import FloorBody
 from api.gate import FleetAdmin, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

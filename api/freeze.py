@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import FreezeBody
 from api.documents.base import Page
 from api.documents.host import FreezeDocument
+from api.fleet_bodies import FreezeBody
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.route import GatedRoute
 from store.freeze import Freeze

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from api.bodies import AdoptVolumeBody, ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
 from api.campaigns import drains_of, one_host_view
 from api.cursor import After, Limit, page
 from api.documents.base import Page
 from api.documents.host import ForgottenVmDocument, HostDocument, InvitationDocument
 from api.documents.vm import VmDocument
 from api.documents.volume import ForeignVolume, VolumeDocument
+from api.fleet_bodies import AdoptVolumeBody, ChangeHostBody, ForgetBody, MaintenanceBody, NewHostBody, ReplaceHostBody
 from api.gate import FleetAdmin, FleetOperator, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

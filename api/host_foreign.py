@@ -6,10 +6,10 @@ from fastapi import APIRouter, Response
 
 from api.accepting import accepted_view
 from api.adopting import adopt, quarantine
-from api.bodies import AdoptBody
 from api.documents.base import Page
 from api.documents.host import ForeignDocument
 from api.documents.vm import VmDocument
+from api.fleet_bodies import AdoptBody
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.route import GatedRoute
 from model.foreign import ForeignVm

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from api.adopting import take_vanished
-from api.bodies import HostKeyBody
 from api.documents.base import Taken
 from api.documents.host import ErrandList
 from api.errands import Errand
+from api.fleet_bodies import HostKeyBody
 from api.gate import EnrolledHost, PartsOf, ReportingHost
 from api.making import open_vm
 from api.reports import cleaned

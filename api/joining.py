@@ -9,8 +9,8 @@ import base64
 
 from fastapi import APIRouter
 
-from api.bodies import JoinBody, RenewBody
 from api.documents.base import Taken
+from api.fleet_bodies import JoinBody, RenewBody
 from api.gate import EnrolledHost, JoinToken, PartsOf
 from api.route import GatedRoute
 from model.join import JoinedHost

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import LimitsBody
 from api.documents.access import HeldByProject, Limits, ProjectDocument
 from api.documents.base import Page
+from api.fleet_bodies import LimitsBody
 from api.gate import FleetOperator, FleetViewer, PartsOf, Viewer
 from api.route import GatedRoute
 from model.errors import NotFound

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.adopting import take_by_hand
-from api.bodies import SettleBody
 from api.documents.restore import RestoreDocument, RestoreItem, UnheardHost
+from api.fleet_bodies import SettleBody
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import RollBody
 from api.documents.base import Page
 from api.documents.campaign import CampaignDocument
+from api.fleet_bodies import RollBody
 from api.gate import FleetOperator, FleetViewer, PartsOf
 from api.parts import Parts
 from api.route import GatedRoute

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.bodies import NewTokenBody
 from api.cursor import After, Limit, page
 from api.documents.access import NewTokenDocument, TokenDocument
 from api.documents.base import Page
+from api.fleet_bodies import NewTokenBody
 from api.gate import Operator, PartsOf
 from api.route import GatedRoute
 from model.credential import new_credential

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.bodies import HostKeyBody
+from api.fleet_bodies import HostKeyBody
 from model.certificate import HostCertificate
 from model.errors import Permanent, Superseded, Unavailable, Unreadable
 from model.report import HostReport, ReportAnswer
