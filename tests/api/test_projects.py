@@ -58,6 +58,20 @@ async def test_forty_at_once_get_what_there_is(world: World) -> None:
     assert sorted(answer.status_code for answer in answers[40:]) == [201] * 7 + [409] * 13
 
 
+async def test_one_waits_for_the_end_of_another_that_may_take_the_last(world: World) -> None:
+    """S-36: of two that fit only one by one the second is judged when the first has ended, not beside it."""
+    await limit(world, max_disk_gib=1)
+    await world.token("operator", "blue")
+    async with world.pool.acquire() as connection, connection.transaction():
+        await connection.execute("insert into volumes (id, project, name, size_gib) values ('v-1', 'blue', 'first', 1)")
+        await connection.execute("set constraints all immediate")
+        body = {"name": "second", "size_gib": 1}
+        second = asyncio.create_task(world.call("POST", "/v1/volumes", project="blue", json=body))
+        await asyncio.sleep(0.5)
+        assert not second.done()
+    assert (await second).status_code == 409
+
+
 async def test_what_grows_is_judged_and_what_is_there_stays(world: World) -> None:
     """S-36: a resize, a volume, an image; a limit below what is held touches nothing, and undelete is never refused."""
     vm = (await create(world, "one", disk_gib=10, power_state="stopped")).json()

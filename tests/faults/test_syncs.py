@@ -17,6 +17,7 @@ from model.sync import SET_NAMES
 from model.temporal import host_queue, host_workflow_id
 from store.database import Pool
 from tests.faults.faults import FAULTS, Faults, Point, stand_before
+from tests.faults.fleet import BOUND_SECONDS
 from tests.workflows.conftest import Fleet, running_fleet
 from tests.workflows.syncs import hurry_sync, stored, until_synced, want
 from workers import control
@@ -48,6 +49,7 @@ async def synced(fleet: Fleet, faults: Faults, address: str, point: Point | None
     found = await until_synced(
         fleet,
         lambda s: not s.due and (s.synced.revision, s.synced.number) == (before.revision + 1, fleet.host.synced[1]),
+        seconds=BOUND_SECONDS,
     )
     assert fleet.host.revision == found.revision
     assert (found.synced.error, found.synced.states) == (None, dict.fromkeys(SET_NAMES, "off"))

@@ -34,9 +34,11 @@ async def stored(fleet: Fleet) -> StoredSets:
     return await SyncStore(fleet.pool).get(fleet.host.host_id)
 
 
-async def until_synced(fleet: Fleet, condition: Callable[[StoredSets], bool]) -> StoredSets:
+async def until_synced(
+    fleet: Fleet, condition: Callable[[StoredSets], bool], *, seconds: float = BOUND_SECONDS
+) -> StoredSets:
     """Wait for a level of what is known of the host's syncs, with a bound."""
-    deadline = time.monotonic() + BOUND_SECONDS
+    deadline = time.monotonic() + seconds
     async with swept(fleet):
         while not condition(found := await stored(fleet)):
             assert time.monotonic() < deadline, f"never came: {found}; calls {fleet.host.calls}"
