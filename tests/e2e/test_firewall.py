@@ -22,8 +22,8 @@ def test_rules_apply_while_both_guests_run(fleet: Installation) -> None:
         return fleet.ssh(name, f"ping -c 1 -W 2 {to} >/dev/null && echo yes || echo no").strip() == "yes"
 
     def reaches(port: int) -> bool:
-        fleet.ssh("server", f"(echo hello | timeout 6 nc -l -p {port} >/dev/null 2>&1 &) ; sleep 0.3")
-        return "hello" in fleet.ssh("client", f"timeout 3 nc {server} {port} </dev/null || true")
+        fleet.ssh("server", f"(echo hello | timeout 90 nc -l -p {port} >/dev/null 2>&1 &) ; sleep 0.3")
+        return "hello" in fleet.ssh("client", f"timeout 10 nc {server} {port} </dev/null || true")
 
     assert not pings("client", server), "its first packet was judged already"
     assert not pings("server", client), "it may send nothing that was not asked of it; its SSH answers go on"

@@ -20,7 +20,7 @@ ROOM = 125
 """A /25 less its own address, the gateway's and the one for all."""
 BOOT_SECONDS = 2.0
 BOOTS_AT_ONCE = 4
-BOUND_SECONDS = 600
+BOUND_SECONDS = 1200
 """What a crowd's last VM may take on a busy machine."""
 
 
