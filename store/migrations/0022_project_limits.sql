@@ -38,8 +38,11 @@ declare
     held record;
     over text;
 begin
-    perform pg_advisory_xact_lock(6004173);
     limits := limits_of_project(new.project);
+    if num_nonnulls(limits.max_vms, limits.max_vcpus, limits.max_memory_mib, limits.max_disk_gib, limits.max_images) = 0 then
+        return null;
+    end if;
+    perform pg_advisory_xact_lock(6004173);
     select * into held from held_by_project(new.project);
     over := case
         when tg_table_name = 'images' and held.images > limits.max_images
